@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from async_tests import in_loop
 from downloading import MODEL, put
 from hearth.app.jobs.child import Stopped
 from hearth.app.library import downloads
 from hearth.app.library.cache_layout import RepositoryCache
-from hearth.app.library.downloads import DownloadItem, Downloads, Rate
+from hearth.app.library.downloads import Downloads, Rate
 from hearth.app.library.errors import (
     DiskFull,
     DownloadCorrupt,
@@ -102,25 +104,23 @@ class Desk:
             await asyncio.sleep(0)
 
 
-def at_desk(work: Callable[[Desk], Awaitable[None]], folder: Path) -> None:
-    """Do `work` while the queue runs."""
-
-    async def both() -> None:
-        desk = Desk(folder)
-        running = asyncio.create_task(desk.queue.run())
-        await desk.settle()
-        try:
-            await work(desk)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            desk.queue.close()
-
-    asyncio.run(both())
+@asynccontextmanager
+async def at_desk(folder: Path) -> AsyncIterator[Desk]:
+    """A desk whose queue runs."""
+    desk = Desk(folder)
+    running = asyncio.create_task(desk.queue.run())
+    await desk.settle()
+    try:
+        yield desk
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        desk.queue.close()
 
 
-def test_two_run_at_a_time_in_order(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_two_run_at_a_time_in_order(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         for number in range(3):
             await desk.queue.add(a_download(number), f"name {number}")
         await desk.settle()
@@ -130,20 +130,18 @@ def test_two_run_at_a_time_in_order(tmp_path: Path) -> None:
         assert desk.states == ["done", "running", "running"]
         assert [job.repo_id for job in desk.jobs] == ["a/model-0", "a/model-1", "a/model-2"]
 
-    at_desk(work, tmp_path)
 
-
-def test_the_same_download_is_queued_once(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_the_same_download_is_queued_once(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         first = await desk.queue.add(a_download(1), "x")
         assert await desk.queue.add(a_download(1), "x") == first
         assert len(desk.queue.items()) == 1
 
-    at_desk(work, tmp_path)
 
-
-def test_a_paused_download_makes_room_and_can_be_resumed(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_a_paused_download_makes_room_and_can_be_resumed(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         idents = [await desk.queue.add(a_download(number), "x") for number in range(3)]
         await desk.settle()
         await desk.queue.pause(idents[0])
@@ -155,11 +153,10 @@ def test_a_paused_download_makes_room_and_can_be_resumed(tmp_path: Path) -> None
         await desk.settle()
         assert desk.states == ["running", "done", "running"]
 
-    at_desk(work, tmp_path)
 
-
-def test_the_order_can_be_changed(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_the_order_can_be_changed(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         idents = [await desk.queue.add(a_download(number), "x") for number in range(4)]
         await desk.settle()
         await desk.queue.move(idents[3], 0)
@@ -167,11 +164,10 @@ def test_the_order_can_be_changed(tmp_path: Path) -> None:
         await desk.settle()
         assert desk.jobs[-1].repo_id == "a/model-3"
 
-    at_desk(work, tmp_path)
 
-
-def test_cancelling_takes_it_out(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_cancelling_takes_it_out(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         ident = await desk.queue.add(a_download(1), "x")
         await desk.settle()
         await desk.queue.cancel(ident)
@@ -179,16 +175,15 @@ def test_cancelling_takes_it_out(tmp_path: Path) -> None:
         with pytest.raises(DownloadNotFound):
             await desk.queue.resume(ident)
 
-    at_desk(work, tmp_path)
 
-
-def test_a_full_disk_is_told_and_cancelling_frees_space(
+@in_loop
+async def test_a_full_disk_is_told_and_cancelling_frees_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    async def work(desk: Desk) -> None:
+    async with at_desk(tmp_path) as desk:
         download = a_download(1)
         ident = await desk.queue.add(download, "x", quantize="Q8_0")
         await desk.settle()
@@ -209,25 +204,21 @@ def test_a_full_disk_is_told_and_cancelling_frees_space(
                     await change
         assert desk.jobs[0].outcome.done() and not part.exists()
         assert [item.name for item in desk.queue.items()] == ["y"]
-
-    at_desk(work, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         *("cache", "downloads.json", "downloads.lock")
     }
 
 
-def test_a_folder_of_the_queue_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+@in_loop
+async def test_a_folder_of_the_queue_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-
-    async def look() -> None:
-        with pytest.raises(FileTrouble, match="cannot be written"):
-            await Desk(tmp_path / "file" / "folder").queue.add(a_download(1), "x")
-
-    asyncio.run(look())
+    with pytest.raises(FileTrouble, match="cannot be written"):
+        await Desk(tmp_path / "file" / "folder").queue.add(a_download(1), "x")
 
 
-def test_what_runs_is_paused_when_the_hub_becomes_offline(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_what_runs_is_paused_when_the_hub_becomes_offline(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         await desk.queue.add(a_download(1), "x")
         await desk.settle()
         desk.queue.use(Hub(offline=True))
@@ -236,8 +227,6 @@ def test_what_runs_is_paused_when_the_hub_becomes_offline(tmp_path: Path) -> Non
         desk.jobs[1].end(OfflineError("Downloading needs a connection."))
         await desk.settle()
         assert desk.states == ["paused"]
-
-    at_desk(work, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -248,8 +237,9 @@ def test_what_runs_is_paused_when_the_hub_becomes_offline(tmp_path: Path) -> Non
         (HubUnreachable("gone"), "waiting"),
     ],
 )
-def test_what_an_error_does(tmp_path: Path, error: HearthError, state: str) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_what_an_error_does(tmp_path: Path, error: HearthError, state: str) -> None:
+    async with at_desk(tmp_path) as desk:
         ident = await desk.queue.add(a_download(1), "x")
         await desk.settle()
         desk.jobs[0].end(error)
@@ -261,11 +251,10 @@ def test_what_an_error_does(tmp_path: Path, error: HearthError, state: str) -> N
         await desk.settle()
         assert desk.states == ["running"] and desk.queue.items()[0].error is None
 
-    at_desk(work, tmp_path)
 
-
-def test_a_lost_connection_is_tried_again_later(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_a_lost_connection_is_tried_again_later(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         await desk.queue.add(a_download(1), "x")
         await desk.settle()
         desk.jobs[0].end(HubUnreachable("gone"))
@@ -275,11 +264,10 @@ def test_a_lost_connection_is_tried_again_later(tmp_path: Path) -> None:
         await desk.settle()
         assert [job.repo_id for job in desk.jobs] == ["a/model-1", "a/model-1", "a/model-2"]
 
-    at_desk(work, tmp_path)
 
-
-def test_rate_and_time_left_are_shown(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_rate_and_time_left_are_shown(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         await desk.queue.add(a_download(1, size=1000), "x")
         await desk.settle()
         for done in (100, 200, 300):
@@ -289,8 +277,6 @@ def test_rate_and_time_left_are_shown(tmp_path: Path) -> None:
         (item,) = desk.queue.items()
         assert item.bytes_per_s == pytest.approx(100) and item.eta_s == pytest.approx(7)
         assert item.done_bytes == 300 and item.file == "m.gguf"
-
-    at_desk(work, tmp_path)
 
 
 def test_a_rate_looks_at_the_last_seconds() -> None:
@@ -305,74 +291,66 @@ def test_a_rate_looks_at_the_last_seconds() -> None:
     assert rate.bytes_per_s is None
 
 
-def test_the_queue_outlives_its_process(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_the_queue_outlives_its_process(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         for number in range(3):
             await desk.queue.add(a_download(number), f"name {number}")
         await desk.settle()
         await desk.queue.pause(desk.queue.items()[1].id)
         desk.jobs[0].tell(500)
         await desk.settle()
-
-    at_desk(work, tmp_path)
-
-    async def again() -> tuple[DownloadItem, ...]:
-        return Desk(tmp_path).queue.items()
-
-    items = asyncio.run(again())
+    items = Desk(tmp_path).queue.items()
     assert [item.name for item in items] == ["name 0", "name 1", "name 2"]
     assert [item.state for item in items] == ["waiting", "paused", "waiting"]
     assert items[0].done_bytes == 500
 
 
-def test_only_one_process_keeps_the_queue(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_only_one_process_keeps_the_queue(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         await desk.queue.add(a_download(1), "x")
         other = desk.open()
         assert [item.name for item in other.items()] == ["x"]
         with pytest.raises(QueueHeld):
             await other.add(a_download(2), "y")
 
-    at_desk(work, tmp_path)
 
-
-def test_another_process_takes_the_queue_over(
+@in_loop
+async def test_another_process_takes_the_queue_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(downloads, "_TAKE_OVER_S", 0.001)
-
-    async def both() -> None:
-        first, second = Desk(tmp_path), Desk(tmp_path)
-        one = asyncio.create_task(first.queue.run())
-        await first.settle()
-        other = asyncio.create_task(second.queue.run())
-        await first.queue.add(a_download(1), "x")
-        await first.settle()
-        first.now += 10
-        first.jobs[0].tell(500)
-        async with asyncio.timeout(10):
-            while [item.done_bytes for item in second.queue.items()] != [500]:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        assert second.states == ["running"] and not second.jobs
-        one.cancel()
-        await asyncio.gather(one, return_exceptions=True)
-        assert not second.jobs  # The first one still has the lock.
-        first.queue.close()
-        async with asyncio.timeout(10):
-            while not second.jobs:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        second.jobs[0].end()
-        await second.settle()
-        assert second.states == ["done"]
-        other.cancel()
-        await asyncio.gather(other, return_exceptions=True)
-        second.queue.close()
-
-    asyncio.run(both())
+    first, second = Desk(tmp_path), Desk(tmp_path)
+    one = asyncio.create_task(first.queue.run())
+    await first.settle()
+    other = asyncio.create_task(second.queue.run())
+    await first.queue.add(a_download(1), "x")
+    await first.settle()
+    first.now += 10
+    first.jobs[0].tell(500)
+    async with asyncio.timeout(10):
+        while [item.done_bytes for item in second.queue.items()] != [500]:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert second.states == ["running"] and not second.jobs
+    one.cancel()
+    await asyncio.gather(one, return_exceptions=True)
+    assert not second.jobs  # The first one still has the lock.
+    first.queue.close()
+    async with asyncio.timeout(10):
+        while not second.jobs:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    second.jobs[0].end()
+    await second.settle()
+    assert second.states == ["done"]
+    other.cancel()
+    await asyncio.gather(other, return_exceptions=True)
+    second.queue.close()
 
 
-def test_what_a_killed_process_downloaded_is_continued(tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
+@in_loop
+async def test_what_a_killed_process_downloaded_is_continued(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         await desk.queue.add(a_download(1), "x")
         await desk.settle()
         async with asyncio.timeout(10):
@@ -380,43 +358,32 @@ def test_what_a_killed_process_downloaded_is_continued(tmp_path: Path) -> None:
                 await asyncio.sleep(0.001)
         (tmp_path / "killed").mkdir()
         (tmp_path / "killed" / "downloads.json").write_text(document)
-
-    at_desk(work, tmp_path)
-    at_desk(_continued, tmp_path / "killed")
-
-
-async def _continued(desk: Desk) -> None:
-    assert desk.states == ["running"] and len(desk.jobs) == 1
+    async with at_desk(tmp_path / "killed") as desk:
+        assert desk.states == ["running"] and len(desk.jobs) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 9}', '{"version": 1}', "[" * 100_000])
-def test_a_damaged_queue_is_said(tmp_path: Path, text: str) -> None:
+@in_loop
+async def test_a_damaged_queue_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "downloads.json").write_text(text)
-
-    async def look() -> None:
-        with pytest.raises(QueueUnreadable):
-            Desk(tmp_path).queue.items()
-
-    asyncio.run(look())
+    with pytest.raises(QueueUnreadable):
+        Desk(tmp_path).queue.items()
 
 
-def test_a_real_download_goes_through_the_queue(hub: HubServer, tmp_path: Path) -> None:
+@in_loop
+async def test_a_real_download_goes_through_the_queue(hub: HubServer, tmp_path: Path) -> None:
     download = put(hub)
     bad = replace(download, repo_id="no/such", commit="f" * 40, files=download.files[:1])
-
-    async def both() -> tuple[DownloadItem, ...]:
-        queue = Downloads(tmp_path / "state" / "downloads.json", tmp_path / "cache", Hub())
-        await queue.add(download, "good")
-        await queue.add(bad, "bad")
-        running = asyncio.create_task(queue.run())
-        async with asyncio.timeout(60):
-            while not {item.state for item in queue.items()} <= {"done", "failed"}:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        return queue.items()
-
-    good, wrong = asyncio.run(both())
+    queue = Downloads(tmp_path / "state" / "downloads.json", tmp_path / "cache", Hub())
+    await queue.add(download, "good")
+    await queue.add(bad, "bad")
+    running = asyncio.create_task(queue.run())
+    async with asyncio.timeout(60):
+        while not {item.state for item in queue.items()} <= {"done", "failed"}:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    good, wrong = queue.items()
     assert good.state == "done" and good.done_bytes == download.size_bytes
     assert wrong.state == "failed"
     assert wrong.error is not None and wrong.error.code == "repository_not_found"

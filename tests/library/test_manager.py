@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.app.library.adopt import ImportRefused
 from hearth.app.library.errors import ModelInUse, OfflineError
@@ -82,22 +83,19 @@ def offered(hub: HubServer, tiny: Path) -> None:
 # ---- pull
 
 
-def test_a_model_of_the_hub_is_downloaded_and_found(
+@in_loop
+async def test_a_model_of_the_hub_is_downloaded_and_found(
     hub: HubServer, library: Library, tiny: Path
 ) -> None:
     offered(hub, tiny)
     ours = manager(library)
-
-    async def work() -> None:
-        told = await pull(ours, f"{REPO}:q8_0")
-        assert {progress.file for progress in told} == {"Tiny-Q8_0.gguf"}
-        assert len(told[-1].digest) == 64
-        assert told[-1].total_bytes == tiny.stat().st_size + 1
-        asked = len(hub.requests)
-        assert await pull(ours, "Tiny-Q8_0") == []
-        assert len(hub.requests) == asked
-
-    asyncio.run(work())
+    told = await pull(ours, f"{REPO}:q8_0")
+    assert {progress.file for progress in told} == {"Tiny-Q8_0.gguf"}
+    assert len(told[-1].digest) == 64
+    assert told[-1].total_bytes == tiny.stat().st_size + 1
+    asked = len(hub.requests)
+    assert await pull(ours, "Tiny-Q8_0") == []
+    assert len(hub.requests) == asked
     assert "Tiny-Q8_0" in names(library)
 
 
@@ -134,41 +132,35 @@ def test_offline_nothing_is_asked(hub: HubServer, library: Library) -> None:
     assert hub.requests == []
 
 
-def test_more_pulls_than_may_run_are_told_to_wait_and_a_closed_one_makes_way(
+@in_loop
+async def test_more_pulls_than_may_run_are_told_to_wait_and_a_closed_one_makes_way(
     hub: HubServer, library: Library, tiny: Path
 ) -> None:
     offered(hub, tiny)
     hub.faults = [Fault("stall", "Tiny-Q8_0.gguf", at=1000, times=99)]
     ours = manager(library)
-
-    async def work() -> None:
-        async with aclosing(ours.pull(f"{REPO}:Q8_0")) as first:
-            assert (await anext(first)).activity in ("downloading", "waiting")
-            async with aclosing(ours.pull(f"{REPO}:Q8_0")) as second:
-                await anext(second)
-                assert MOST_PULLS == 2
-                with pytest.raises(Busy) as caught:
-                    await pull(ours, f"{REPO}:Q4_K_M")
-                assert caught.value.data["retry_after_s"]
-        hub.released.set()
-        assert await pull(ours, f"{REPO}:Q4_K_M")
-
-    asyncio.run(work())
+    async with aclosing(ours.pull(f"{REPO}:Q8_0")) as first:
+        assert (await anext(first)).activity in ("downloading", "waiting")
+        async with aclosing(ours.pull(f"{REPO}:Q8_0")) as second:
+            await anext(second)
+            assert MOST_PULLS == 2
+            with pytest.raises(Busy) as caught:
+                await pull(ours, f"{REPO}:Q4_K_M")
+            assert caught.value.data["retry_after_s"]
+    hub.released.set()
+    assert await pull(ours, f"{REPO}:Q4_K_M")
 
 
 # ---- delete
 
 
-def test_a_model_of_the_library_folder_is_deleted(library: Library) -> None:
+@in_loop
+async def test_a_model_of_the_library_folder_is_deleted(library: Library) -> None:
     ours = manager(library)
-
-    async def work() -> None:
-        removal = await ours.delete("MINE", loaded=())
-        assert removal.paths == (library.folder / "mine.gguf",)
-        with pytest.raises(ModelNotFound):
-            await ours.delete("mine", loaded=())
-
-    asyncio.run(work())
+    removal = await ours.delete("MINE", loaded=())
+    assert removal.paths == (library.folder / "mine.gguf",)
+    with pytest.raises(ModelNotFound):
+        await ours.delete("mine", loaded=())
     assert "mine" not in names(library)
 
 
@@ -181,18 +173,15 @@ def test_models_elsewhere_are_not_deleted(library: Library, name: str) -> None:
     assert names(library) == before
 
 
-def test_a_downloaded_model_is_deleted_from_the_shared_cache(
+@in_loop
+async def test_a_downloaded_model_is_deleted_from_the_shared_cache(
     hub: HubServer, library: Library, tiny: Path
 ) -> None:
     offered(hub, tiny)
     ours = manager(library)
-
-    async def work() -> None:
-        await pull(ours, f"{REPO}:Q4_K_M")
-        removal = await ours.delete("Tiny-Q4_K_M", loaded=())
-        assert removal.is_cached and not any(path.exists() for path in removal.paths)
-
-    asyncio.run(work())
+    await pull(ours, f"{REPO}:Q4_K_M")
+    removal = await ours.delete("Tiny-Q4_K_M", loaded=())
+    assert removal.is_cached and not any(path.exists() for path in removal.paths)
     assert "Tiny-Q4_K_M" not in names(library)
 
 
@@ -209,17 +198,13 @@ def test_a_loaded_model_is_not_deleted(library: Library, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["mine", "guide", "foreign"])
-def test_a_copy_is_a_model_of_its_own(library: Library, name: str) -> None:
-    ours = manager(library)
-
-    async def work() -> None:
-        path = await ours.copy(name, "again")
-        assert path == library.folder / "again.gguf"
-        assert path.read_bytes() == (await ours._index.resolve(name)).path.read_bytes()
-        await ours.delete("again", loaded=())
-
-    before = names(library)
-    asyncio.run(work())
+@in_loop
+async def test_a_copy_is_a_model_of_its_own(library: Library, name: str) -> None:
+    ours, before = manager(library), names(library)
+    path = await ours.copy(name, "again")
+    assert path == library.folder / "again.gguf"
+    assert path.read_bytes() == (await ours._index.resolve(name)).path.read_bytes()
+    await ours.delete("again", loaded=())
     assert names(library) == before
 
 

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-
+from async_tests import in_loop
 from hearth.app.tui.services import Services
 from pilots import ask, opened, say, until, until_shown
 from scripted import ScriptedHost
 
 
-def test_a_chat_is_kept_as_a_preset_and_another_begins_with_it(
+@in_loop
+async def test_a_chat_is_kept_as_a_preset_and_another_begins_with_it(
     services: Services, host: ScriptedHost
 ) -> None:
-    async def go() -> None:
-        async with opened(services) as (app, pilot):
-            await say(pilot, "/system Be brief.")
-            await say(pilot, "/set temperature 0")
-            await pilot.pause()
-            await say(pilot, "/save-preset terse")
-            await until(pilot, lambda: [one.name for one in app.presets.all()] == ["terse"])
-            await pilot.press("ctrl+n")
-            await say(pilot, "/system Be long.")
-            await pilot.pause()
-            await say(pilot, "/preset terse")
-            await pilot.pause()
-            await ask(pilot, "x")
-            request = host.models["guide"].requests[-1]
-            assert request.messages is not None and request.messages[0].content == "Be brief."
-            assert request.sampling.temperature == 0
-            await say(pilot, "/preset no-such")
-            await until_shown(pilot, "no-such")
-
-    asyncio.run(go())
+    async with opened(services) as (app, pilot):
+        await say(pilot, "/system Be brief.")
+        await say(pilot, "/set temperature 0")
+        await pilot.pause()
+        await say(pilot, "/save-preset terse")
+        await until(pilot, lambda: [one.name for one in app.presets.all()] == ["terse"])
+        await pilot.press("ctrl+n")
+        await say(pilot, "/system Be long.")
+        await pilot.pause()
+        await say(pilot, "/preset terse")
+        await pilot.pause()
+        await ask(pilot, "x")
+        request = host.models["guide"].requests[-1]
+        assert request.messages is not None and request.messages[0].content == "Be brief."
+        assert request.sampling.temperature == 0
+        await say(pilot, "/preset no-such")
+        await until_shown(pilot, "no-such")

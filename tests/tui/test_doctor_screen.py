@@ -1,10 +1,11 @@
 """The doctor's screen: its findings, a repeated check, and the findings as text."""
 
-import asyncio
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
 
+from async_tests import in_loop
 from hearth.app.doctor import Finding
 from hearth.app.tui.screens import doctor
 from hearth.backends.errors import SettingsError
@@ -18,63 +19,62 @@ BROKEN = Finding("llama.cpp", "fault", "evil \x1b[31m[bold]text", "First line.\n
 
 
 @pytest.fixture
-def shown(services, monkeypatch):
-    """Runs `test(app, pilot)` on the doctor's screen; `found` has a list of findings per check."""
+def examined():
+    """The arguments of each check."""
+    return []
 
-    def run(test, *found, size=(100, 30)):
-        left = iter(found)
-        asked = []
 
-        def examine(paths, settings, library):
-            asked.append(settings)
+@pytest.fixture
+def shown(services, monkeypatch, examined):
+    """Shows the doctor's screen; `checks` has the findings of each check."""
+
+    @asynccontextmanager
+    async def show(*checks, size=(100, 30)):
+        left = iter(checks)
+
+        def examine(*given):
+            examined.append(given)
             yield from next(left)
 
         monkeypatch.setattr(doctor, "examine", examine)
+        app = app_on("doctor", services)
+        async with app.run_test(size=size) as pilot:
+            yield app, pilot
 
-        async def main():
-            app = app_on("doctor", services)
-            async with app.run_test(size=size) as pilot:
-                await test(app, pilot)
-
-        asyncio.run(main())
-        return asked
-
-    return run
+    return show
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_findings_are_shown_with_their_cures(shown, width):
-    async def test(app, pilot):
+@in_loop
+async def test_findings_are_shown_with_their_cures(shown, width):
+    async with shown([WELL, POOR, BROKEN], size=(width, 30)) as (app, pilot):
         for said in ("1 problem", "CPython", "1.2 GB free", "Make room", "Second line."):
             await until(pilot, lambda said=said: said in text_of(app))
         text = text_of(app)
         assert "evil ␛[31m[bold]text" in text and "\x1b" not in text
-
-    shown(test, [WELL, POOR, BROKEN], size=(width, 30))
 
 
 @pytest.mark.parametrize(
     ("findings", "verdict"),
     [([WELL], "No problems found."), ([WELL, POOR], "No problems; 1 warning.")],
 )
-def test_the_verdict_stands_above(shown, findings, verdict):
-    async def test(app, pilot):
+@in_loop
+async def test_the_verdict_stands_above(shown, findings, verdict):
+    async with shown(findings) as (app, pilot):
         await until(pilot, lambda: verdict in text_of(app))
 
-    shown(test, findings)
 
-
-def test_it_looks_again(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_it_looks_again(shown):
+    async with shown([WELL, POOR], [WELL]) as (app, pilot):
         await until(pilot, lambda: "1 warning" in text_of(app))
         await pilot.press("r")
         await until(pilot, lambda: "No problems found." in text_of(app))
         assert "1.2 GB free" not in text_of(app)
 
-    shown(test, [WELL, POOR], [WELL])
 
-
-def test_what_an_earlier_look_still_finds_is_left_out(shown):
+@in_loop
+async def test_what_an_earlier_look_still_finds_is_left_out(shown):
     let, over = threading.Event(), threading.Event()
 
     def slow():
@@ -85,7 +85,7 @@ def test_what_an_earlier_look_still_finds_is_left_out(shown):
         finally:
             over.set()
 
-    async def test(app, pilot):
+    async with shown(slow(), [BROKEN]) as (app, pilot):
         await until(pilot, lambda: "CPython" in text_of(app))
         await pilot.press("r")
         await until(pilot, lambda: "1 problem" in text_of(app))
@@ -94,11 +94,10 @@ def test_what_an_earlier_look_still_finds_is_left_out(shown):
         await pilot.pause()
         assert "1.2 GB free" not in text_of(app)
 
-    shown(test, slow(), [BROKEN])
 
-
-def test_it_is_copied_as_text(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_it_is_copied_as_text(shown):
+    async with shown([WELL, POOR, BROKEN]) as (app, pilot):
         await until(pilot, lambda: "1 problem" in text_of(app))
         await pilot.press("y")
         await until(pilot, lambda: app.clipboard)
@@ -108,17 +107,14 @@ def test_it_is_copied_as_text(shown):
         assert [line.strip() for line in lines[4:]] == ["First line.", "Second line."]
         assert "\x1b" not in app.clipboard
 
-    shown(test, [WELL, POOR, BROKEN])
 
-
-def test_broken_settings_are_examined_too(shown, services):
+@in_loop
+async def test_broken_settings_are_examined_too(shown, services, examined):
     def broken():
         raise SettingsError("settings.toml: no.")
 
     services.reload = broken
-
-    async def test(app, pilot):
+    async with shown([WELL]) as (app, pilot):
         await until(pilot, lambda: "No problems found." in text_of(app))
-
-    [settings] = shown(test, [WELL])
+    [(_, settings, _)] = examined
     assert isinstance(settings, SettingsError)

@@ -1,12 +1,13 @@
 """The endpoint screen: on and off, fields, key, examples, and the last requests."""
 
-import asyncio
 import os
 import sys
+from contextlib import asynccontextmanager
 
 import pytest
 from textual.widgets import Checkbox, Input
 
+from async_tests import in_loop
 from hearth.app.endpoint_control import Launch
 from hearth.app.server.logs import RequestLog
 from hearth.app.tui.screens import endpoint
@@ -26,35 +27,36 @@ FAILS = "import sys; sys.exit('error: the port is in use.\\nTake another port: -
 
 
 @pytest.fixture
-def shown(services, monkeypatch):
-    """Runs `test(app, pilot)` on the endpoint screen; `code` replaces hearth serve."""
+def launched():
+    """Host, port and whether a key is required, for each start of the endpoint."""
+    return []
+
+
+@pytest.fixture
+def shown(services, monkeypatch, launched):
+    """Shows the endpoint screen; `code` replaces hearth serve."""
     monkeypatch.delenv("HEARTH_API_KEY", raising=False)
 
-    def run(test, code=STANDS_IN, size=(100, 30)):
-        asked = []
-
+    @asynccontextmanager
+    async def show(code=STANDS_IN, size=(100, 30)):
         def launch(settings, host, port, *, key):
-            asked.append((host, port, key))
+            launched.append((host, port, key))
             return Launch((), dict(os.environ), (sys.executable, "-c", code))
 
         monkeypatch.setattr(endpoint, "launch", launch)
+        app = app_on("endpoint", services)
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: "Last requests" in text_of(app))
+            yield app, pilot
+            control = app.screen.control
+        assert control.state == "off"
 
-        async def main():
-            app = app_on("endpoint", services)
-            async with app.run_test(size=size) as pilot:
-                await until(pilot, lambda: "Last requests" in text_of(app))
-                await test(app, pilot)
-                control = app.screen.control
-            assert control.state == "off"
-
-        asyncio.run(main())
-        return asked
-
-    return run
+    return show
 
 
-def test_it_is_switched_on_and_off_and_ends_with_the_app(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_it_is_switched_on_and_off_and_ends_with_the_app(shown, launched):
+    async with shown() as (app, pilot):
         assert "○ off" in text_of(app)
         await pilot.press("space")
         await until(pilot, lambda: "● on" in text_of(app))
@@ -64,21 +66,20 @@ def test_it_is_switched_on_and_off_and_ends_with_the_app(shown):
         await until(pilot, lambda: "○ off" in text_of(app))
         await pilot.press("space")
         await until(pilot, lambda: "● on" in text_of(app))
+    assert launched == [("127.0.0.1", 4242, False)] * 2
 
-    assert shown(test) == [("127.0.0.1", 4242, False)] * 2
 
-
-def test_what_goes_wrong_is_told_with_the_cure(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_what_goes_wrong_is_told_with_the_cure(shown):
+    async with shown(FAILS) as (app, pilot):
         await pilot.press("space")
         await until(pilot, lambda: "the port is in use. Take another port" in text_of(app))
         assert "○ off" in text_of(app)
 
-    shown(test, FAILS)
 
-
-def test_the_fields_are_kept_in_the_settings_and_hold(shown, services):
-    async def test(app, pilot):
+@in_loop
+async def test_the_fields_are_kept_in_the_settings_and_hold(shown, launched, services):
+    async with shown() as (app, pilot):
         port = app.screen.query_one("#serve_port", Input)
         port.focus()
         port.value = "70000"
@@ -93,19 +94,18 @@ def test_the_fields_are_kept_in_the_settings_and_hold(shown, services):
         app.screen.query_one("#requests OptionList").focus()
         await pilot.press("space")
         await until(pilot, lambda: "● on" in text_of(app))
-
-    assert shown(test) == [("127.0.0.1", 5000, True)]
+    assert launched == [("127.0.0.1", 5000, True)]
     assert "serve_port = 5000" in services.paths.settings_file.read_text()
 
 
-def test_the_key_is_hidden_until_it_is_asked_for_and_copied(shown, services):
+@in_loop
+async def test_the_key_is_hidden_until_it_is_asked_for_and_copied(shown, services):
     services.paths.settings_file.parent.mkdir(parents=True)
     services.paths.settings_file.write_text("serve_key = true\n")
     services.settings = services.reload()
     file = services.paths.api_key_file
     file.parent.mkdir(parents=True)
-
-    async def test(app, pilot):
+    async with shown() as (app, pilot):
         await until(pilot, lambda: "a key is created" in text_of(app))
         await pilot.press("k")
         await until(pilot, lambda: "No key to copy" in notices(app))
@@ -123,11 +123,10 @@ def test_the_key_is_hidden_until_it_is_asked_for_and_copied(shown, services):
         await pilot.press("k")
         await until(pilot, lambda: "Other users can read" in text_of(app))
 
-    shown(test)
 
-
-def test_address_and_examples_are_copied(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_address_and_examples_are_copied(shown):
+    async with shown() as (app, pilot):
         await pilot.press("a")
         await until(pilot, lambda: app.clipboard == "http://127.0.0.1:4242/v1")
         await pilot.press("c")
@@ -136,12 +135,11 @@ def test_address_and_examples_are_copied(shown):
         await until(pilot, lambda: app.clipboard.startswith("from openai import OpenAI"))
         assert "With the openai package" in text_of(app)
 
-    shown(test)
-
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_the_last_requests_are_listed(shown, services, width):
-    async def test(app, pilot):
+@in_loop
+async def test_the_last_requests_are_listed(shown, services, width):
+    async with shown(size=(width, 30)) as (app, pilot):
         services.paths.log.mkdir(parents=True)
         with RequestLog(services.paths.log / "requests.log", clock=lambda: 0.0) as log:
             log.note("POST", "/v1/chat/completions", 200, 1234.5, model="guide", prompt_tokens=9)
@@ -152,5 +150,3 @@ def test_the_last_requests_are_listed(shown, services, width):
         assert "/v1/␛[31m" in text and "\x1b" not in text
         line = next(line for line in text.splitlines() if " 200" in line)
         assert "/v1/chat/comp" in line and "1,234" in line
-
-    shown(test, size=(width, 30))

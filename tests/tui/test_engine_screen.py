@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
+from async_tests import in_loop
 from fake_host import INFO
 from hearth.app.log_file import tail
 from hearth.app.tui.screens.engine import EngineScreen
@@ -57,24 +59,22 @@ def idle(name, path):
 
 @pytest.fixture
 def shown(services, host):
-    """Runs `test(app, pilot)` on the engine screen, once it has read `told`."""
+    """Shows the engine screen, once it has read `told`."""
 
-    def run(test, told, size=(120, 40)):
+    @asynccontextmanager
+    async def show(told, size=(120, 40)):
         host.told = told
+        app = app_on("engine", services)
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: "host process" in text_of(app) or told is None)
+            yield app, pilot
 
-        async def main():
-            app = app_on("engine", services)
-            async with app.run_test(size=size) as pilot:
-                await until(pilot, lambda: "host process" in text_of(app) or told is None)
-                await test(app, pilot)
-
-        asyncio.run(main())
-
-    return run
+    return show
 
 
-def test_requests_of_all_models_are_told_with_their_numbers(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_requests_of_all_models_are_told_with_their_numbers(shown):
+    async with shown(stats()) as (app, pilot):
         await until(pilot, lambda: "decoding" in text_of(app))
         text = text_of(app)
         line = next(line for line in text.splitlines() if "client-7" in line)
@@ -82,42 +82,38 @@ def test_requests_of_all_models_are_told_with_their_numbers(shown):
         assert "prefill 512/4,096" in text and "2 running, 1 waiting" in text
         assert "evil␛[31m[red]" in text
 
-    shown(test, stats())
-
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_it_is_usable_at_every_width(shown, width):
-    async def test(app, pilot):
+@in_loop
+async def test_it_is_usable_at_every_width(shown, width):
+    async with shown(stats(), (width, 30)) as (app, pilot):
         await until(pilot, lambda: "decoding" in text_of(app))
         text = text_of(app)
         line = next(line for line in text.splitlines() if "client-7" in line)
         assert "88" in line and "41.2" in line
         assert "worker.log" in text and "guide" in text
 
-    shown(test, stats(), (width, 30))
 
-
-def test_what_a_request_forgot_is_told(shown):
-    async def test(app, pilot):
-        await until(pilot, lambda: "streaming forgot 12k" in text_of(app))
-
+@in_loop
+async def test_what_a_request_forgot_is_told(shown):
     [busy] = stats().workers
     row = replace(REQUESTS[0], forgotten_tokens=12_345)
-    shown(test, stats(replace(busy, engine=replace(ENGINE, requests=(row,)))))
+    async with shown(stats(replace(busy, engine=replace(ENGINE, requests=(row,))))) as (app, pilot):
+        await until(pilot, lambda: "streaming forgot 12k" in text_of(app))
 
 
-def test_a_request_of_somebody_else_is_ended(shown, host):
-    async def test(app, pilot):
+@in_loop
+async def test_a_request_of_somebody_else_is_ended(shown, host):
+    async with shown(stats()) as (app, pilot):
         await until(pilot, lambda: "decoding" in text_of(app))
         await pilot.press("down", "x")
         await until(pilot, lambda: host.ended)
         assert host.ended == [(4711, 2)]
 
-    shown(test, stats())
 
-
-def test_the_request_of_an_own_chat_is_stopped_as_in_the_chat(shown, host):
-    async def test(app, pilot):
+@in_loop
+async def test_the_request_of_an_own_chat_is_stopped_as_in_the_chat(shown, host):
+    async with shown(stats()) as (app, pilot):
         host.scripts["guide"] = Script("one two three", gate=asyncio.Semaphore(1))
         session = await app.sessions.create("guide")
         await session.change(title="Rome")
@@ -132,23 +128,21 @@ def test_the_request_of_an_own_chat_is_stopped_as_in_the_chat(shown, host):
         assert not session.is_busy and host.ended == []
         assert session.messages[-1].state == "stopped"
 
-    shown(test, stats())
 
-
-def test_a_model_is_unloaded(shown, host):
-    async def test(app, pilot):
+@in_loop
+async def test_a_model_is_unloaded(shown, host):
+    models = (idle("first", "/models/first.gguf"), idle("second", "/models/second.gguf"))
+    async with shown(stats(*models)) as (app, pilot):
         await until(pilot, lambda: "12 s" in text_of(app))
         await pilot.press("u")
         await until(pilot, lambda: host.unloaded)
         assert host.unloaded == ["/models/first.gguf"]
 
-    shown(test, stats(idle("first", "/models/first.gguf"), idle("second", "/models/second.gguf")))
 
-
-def test_nothing_is_asked_while_it_is_not_shown(shown, host):
+@in_loop
+async def test_nothing_is_asked_while_it_is_not_shown(shown, host):
     looks = []
-
-    async def test(app, pilot):
+    async with shown(stats()) as (app, pilot):
         told = host.stats
 
         async def counting():
@@ -166,31 +160,29 @@ def test_nothing_is_asked_while_it_is_not_shown(shown, host):
         await pilot.press("escape")
         await until(pilot, lambda: len(looks) > seen)
 
-    shown(test, stats())
 
-
-def test_where_no_host_runs_that_is_said(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_where_no_host_runs_that_is_said(shown):
+    async with shown(None) as (app, pilot):
         await until(pilot, lambda: "The host process is not running" in text_of(app))
         await pilot.press("x", "u", "l")
         assert "No models loaded." in text_of(app)
 
-    shown(test, None)
 
+@in_loop
+async def test_a_host_that_does_not_answer_is_told_with_the_cure(shown, host):
+    async with shown(stats()) as (app, pilot):
 
-def test_a_host_that_does_not_answer_is_told_with_the_cure(shown, host):
-    async def test(app, pilot):
         async def broken():
             raise HostUnreachable("It does not answer.", "End it.")
 
         host.stats = broken
         await until(pilot, lambda: "It does not answer. End it." in text_of(app))
 
-    shown(test, stats())
 
-
-def test_the_logs_are_followed_and_made_safe(shown, services):
-    async def test(app, pilot):
+@in_loop
+async def test_the_logs_are_followed_and_made_safe(shown, services):
+    async with shown(stats()) as (app, pilot):
         log = services.paths.log
         log.mkdir(parents=True)
         (log / "worker.log").write_text("first\n\x1b]0;evil\x07second\n")
@@ -199,8 +191,6 @@ def test_the_logs_are_followed_and_made_safe(shown, services):
         assert "\x1b" not in text_of(app) and "\x07" not in text_of(app)
         await pilot.press("l")
         await until(pilot, lambda: "of the host" in text_of(app))
-
-    shown(test, stats())
 
 
 def test_the_end_of_a_log_is_read_and_no_more(tmp_path):

@@ -1,11 +1,12 @@
 """Help, which lists the current keys, and jump mode, which moves the focus anywhere."""
 
-import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 from textual import events
 from textual.widgets import Input, OptionList
 
+from async_tests import in_loop
 from hearth.app.tui.screens.help import HelpScreen
 from hearth.app.tui.screens.jump import JumpScreen, labels
 from polling import until
@@ -15,22 +16,21 @@ from screens import text_of
 
 @pytest.fixture
 def shown(services):
-    """Runs `test(app, pilot)` on the engine screen."""
+    """Shows the engine screen."""
 
-    def run(test, size=(100, 40)):
-        async def main():
-            app = app_on("engine", services)
-            async with app.run_test(size=size) as pilot:
-                await until(pilot, lambda: "Requests" in text_of(app))
-                await test(app, pilot)
+    @asynccontextmanager
+    async def show(size=(100, 40)):
+        app = app_on("engine", services)
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: "Requests" in text_of(app))
+            yield app, pilot
 
-        asyncio.run(main())
-
-    return run
+    return show
 
 
-def test_help_lists_the_keys_of_screen_and_app_with_their_ids(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_help_lists_the_keys_of_screen_and_app_with_their_ids(shown):
+    async with shown() as (app, pilot):
         await pilot.press("f1")
         await until(pilot, lambda: "engine.cancel" in text_of(app))
         text = text_of(app)
@@ -39,11 +39,10 @@ def test_help_lists_the_keys_of_screen_and_app_with_their_ids(shown):
         line = next(line for line in text.splitlines() if "engine.unload" in line)
         assert "unload model" in line and " u " in line
 
-    shown(test)
 
-
-def test_help_is_searched_by_key_deed_and_id(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_help_is_searched_by_key_deed_and_id(shown):
+    async with shown() as (app, pilot):
         await pilot.press("f1")
         for wanted in ("unload", "engine.unl", "model unload"):
             app.screen.query_one(Input).value = wanted
@@ -54,52 +53,46 @@ def test_help_is_searched_by_key_deed_and_id(shown):
         app.screen.query_one(Input).value = "nothing at all"
         await until(pilot, lambda: "No matching keys." in text_of(app))
 
-    shown(test)
+
+@in_loop
+async def test_help_is_searched_without_regard_to_capitals(services):
+    async with app_on("library", services).run_test(size=(100, 40)) as pilot:
+        await pilot.press("f1", *"hub")
+        await until(pilot, lambda: "library.search" in text_of(pilot.app))
 
 
-def test_help_is_searched_without_regard_to_capitals(services):
-    async def main():
-        async with app_on("library", services).run_test(size=(100, 40)) as pilot:
-            await pilot.press("f1", *"hub")
-            await until(pilot, lambda: "library.search" in text_of(pilot.app))
-
-    asyncio.run(main())
-
-
-def test_help_tells_remapped_keys(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_help_tells_remapped_keys(shown):
+    async with shown() as (app, pilot):
         app.set_keymap({"engine.unload": "f9"})
         await pilot.press("f1")
         await until(pilot, lambda: "engine.unload" in text_of(app))
         line = next(line for line in text_of(app).splitlines() if "engine.unload" in line)
         assert "f9" in line
 
-    shown(test)
-
 
 @pytest.mark.parametrize("key", ["escape", "f1"])
-def test_help_leaves_all_as_it_was(shown, key):
-    async def test(app, pilot):
+@in_loop
+async def test_help_leaves_all_as_it_was(shown, key):
+    async with shown() as (app, pilot):
         focused = app.focused
         await pilot.press("f1")
         assert isinstance(app.screen, HelpScreen)
         await pilot.press("down", "pagedown", "up", "pageup", key)
         assert not isinstance(app.screen, HelpScreen) and app.focused is focused
 
-    shown(test)
-
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_help_is_readable_at_every_width(shown, width):
-    async def test(app, pilot):
+@in_loop
+async def test_help_is_readable_at_every_width(shown, width):
+    async with shown((width, 30)) as (app, pilot):
         await pilot.press("f1")
         await until(pilot, lambda: "unload model" in text_of(app))
 
-    shown(test, (width, 30))
 
-
-def test_a_letter_puts_the_focus_there(shown, host):
-    async def test(app, pilot):
+@in_loop
+async def test_a_letter_puts_the_focus_there(shown, host):
+    async with shown() as (app, pilot):
         chain = [widget for widget in app.screen.focus_chain if widget.region.area]
         assert len(chain) > 0
         for letter, widget in zip(labels(len(chain)), chain, strict=True):
@@ -110,12 +103,11 @@ def test_a_letter_puts_the_focus_there(shown, host):
             await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
             assert app.focused is widget
 
-    shown(test)
-
 
 @pytest.mark.parametrize("key", ["escape", "m", "ctrl+o"])
-def test_anything_else_leaves_the_focus_where_it_was(shown, key):
-    async def test(app, pilot):
+@in_loop
+async def test_anything_else_leaves_the_focus_where_it_was(shown, key):
+    async with shown() as (app, pilot):
         focused = app.focused
         assert focused is None or isinstance(focused, OptionList)
         await pilot.press("ctrl+o")
@@ -124,19 +116,16 @@ def test_anything_else_leaves_the_focus_where_it_was(shown, key):
         await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
         assert app.focused is focused
 
-    shown(test)
 
-
-def test_letters_that_come_at_once_leave_the_screen_below(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_letters_that_come_at_once_leave_the_screen_below(shown):
+    async with shown() as (app, pilot):
         await pilot.press("ctrl+o")
         for key in "mm":
             app.post_message(events.Key(key, key))
         await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
         await pilot.pause()
         assert "Requests" in text_of(app)
-
-    shown(test)
 
 
 @pytest.mark.parametrize("count", [0, 1, 26, 27, 700])

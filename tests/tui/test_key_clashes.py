@@ -1,9 +1,8 @@
 """Two bindings of one place to which the settings give the same key."""
 
-import asyncio
-
 import pytest
 
+from async_tests import in_loop
 from hearth.app.settings import load_settings
 from hearth.app.tui.looks import key_clashes
 from polling import notices, until
@@ -37,15 +36,12 @@ def test_as_they_come_no_keys_clash():
     assert key_clashes({"app.quit": "ctrl+q"}) == []
 
 
-def test_it_is_told_when_the_app_starts(services):
+@in_loop
+async def test_it_is_told_when_the_app_starts(services):
     file = services.paths.settings_file
     file.parent.mkdir(parents=True)
     file.write_text('[keys]\n"app.help" = "f3"\n')
     services.settings = load_settings(file, {})
-
-    async def main():
-        app = app_on("endpoint", services)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: "app.help and of app.library" in notices(app))
-
-    asyncio.run(main())
+    app = app_on("endpoint", services)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "app.help and of app.library" in notices(app))

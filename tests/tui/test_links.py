@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
+from async_tests import in_loop
 from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.services import Services
@@ -46,22 +45,20 @@ def test_what_is_no_web_address_is_refused(url: str) -> None:
         host_of(url)
 
 
-def test_a_link_is_opened_on_a_persons_word_alone(
+@in_loop
+async def test_a_link_is_opened_on_a_persons_word_alone(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def go() -> None:
-        async with opened(services) as (app, pilot):
-            gone_to: list[str] = []
-            monkeypatch.setattr(app, "open_url", lambda url, **_: gone_to.append(url))
-            chat_of(pilot).post_message(LinkAsked("https://example.com/path"))
-            await until(pilot, lambda: isinstance(app.screen, Confirm))
-            await until_shown(pilot, "example.com")
-            await pilot.press("escape")
-            await until(pilot, lambda: not isinstance(app.screen, Confirm))
-            assert gone_to == []
-            chat_of(pilot).post_message(LinkAsked("https://example.com/path"))
-            await until(pilot, lambda: isinstance(app.screen, Confirm))
-            await pilot.press("y")
-            await until(pilot, lambda: gone_to == ["https://example.com/path"])
-
-    asyncio.run(go())
+    async with opened(services) as (app, pilot):
+        gone_to: list[str] = []
+        monkeypatch.setattr(app, "open_url", lambda url, **_: gone_to.append(url))
+        chat_of(pilot).post_message(LinkAsked("https://example.com/path"))
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await until_shown(pilot, "example.com")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, Confirm))
+        assert gone_to == []
+        chat_of(pilot).post_message(LinkAsked("https://example.com/path"))
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.press("y")
+        await until(pilot, lambda: gone_to == ["https://example.com/path"])

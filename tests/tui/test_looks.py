@@ -1,9 +1,10 @@
 """Theme and keys from the settings."""
 
-import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
+from async_tests import in_loop
 from hearth.app.settings import parse_settings
 from hearth.app.tui.looks import apply_looks, bindings, check_keys, checked_keymap
 from hearth.backends.errors import SettingsError
@@ -12,37 +13,30 @@ from screen_app import app_on
 from screens import text_of
 
 
-def applied(services, text, test=None):
-    settings = parse_settings(services.paths.settings_file, text)
-
-    async def main():
-        app = app_on("endpoint", services)
-        apply_looks(app, settings)
-        async with app.run_test(size=(100, 30)) as pilot:
-            await until(pilot, lambda: "Last requests" in text_of(app))
-            if test is not None:
-                await test(app, pilot)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def applied(services, text):
+    app = app_on("endpoint", services)
+    apply_looks(app, parse_settings(services.paths.settings_file, text))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "Last requests" in text_of(app))
+        yield app, pilot
 
 
 @pytest.mark.parametrize("theme", ["nord", "ansi-light", "ansi-dark"])
-def test_every_theme_of_textual_can_be_had(services, theme):
-    async def test(app, pilot):
+@in_loop
+async def test_every_theme_of_textual_can_be_had(services, theme):
+    async with applied(services, f'theme = "{theme}"\n') as (app, _):
         assert app.theme == theme
 
-    applied(services, f'theme = "{theme}"\n', test)
 
-
-def test_a_key_is_remapped_by_the_id_of_its_binding(services):
-    async def test(app, pilot):
+@in_loop
+async def test_a_key_is_remapped_by_the_id_of_its_binding(services):
+    async with applied(services, '[keys]\nendpoint.copy-example = "f8,f9"\n') as (app, pilot):
         await pilot.press("c")
         await pilot.pause()
         assert not app.clipboard
         await pilot.press("f9")
         await until(pilot, lambda: app.clipboard)
-
-    applied(services, '[keys]\nendpoint.copy-example = "f8,f9"\n', test)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +48,11 @@ def test_a_key_is_remapped_by_the_id_of_its_binding(services):
         ('[keys]\n"app.help" = "f1,"\n', "no key ''"),
     ],
 )
-def test_a_mistake_names_the_nearest(services, text, said):
+@in_loop
+async def test_a_mistake_names_the_nearest(services, text, said):
     with pytest.raises(SettingsError, match=said):
-        applied(services, text)
+        async with applied(services, text):
+            pass
 
 
 @pytest.mark.parametrize("text", ['[keys]\n"app.help" = 5\n', '[keys]\n"app.help" = ""\n'])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 from textual.app import App
 
+from async_tests import in_loop
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.fit import Room
 from hearth.app.library.hub import Repository, RepositoryFile
@@ -22,10 +20,6 @@ from screens import text_of
 
 QUANTS = {"Q2_K": 3, "Q4_K_M": 5, "Q8_0": 8, "F16": 16}
 GIB = 1 << 30
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
 
 
 def a_menu(
@@ -59,64 +53,58 @@ class Shell(App[None]):
         self.push_screen(self.picker, self.picked.append)
 
 
-def test_groups_sizes_fit_and_the_recommended_one(tmp_path: Path) -> None:
-    async def go() -> None:
+@in_loop
+async def test_groups_sizes_fit_and_the_recommended_one(tmp_path: Path) -> None:
+    app = Shell(PickFile(a_menu(tmp_path), "https://hub"))
+    async with app.run_test(size=(120, 30)) as pilot:
+        await until(pilot, lambda: "Needs" in text_of(app))
+        await until(pilot, lambda: "2026-01-01" in text_of(app))
+        lines = text_of(app).splitlines()
+        row = {name: next(line for line in lines if f" {name} " in line) for name in QUANTS}
+        order = [next(i for i, line in enumerate(lines) if word in line) for word in (
+            "Small", " Q2_K ", "Balanced", " Q4_K_M ", "Large", " Q8_0 ", " F16 ")]  # fmt: skip
+        assert order == sorted(order)
+        assert "5.4 GB" in row["Q4_K_M"] and "Recommended" in row["Q4_K_M"]
+        assert "fits" in row["Q2_K"] and "cannot" in row["F16"]
+        assert "up to 3.7" in row["Q4_K_M"]
+        shown = text_of(app)
+        assert "\x1b" not in shown and "apache-2.0" in shown and "context 32,768" in shown
+        assert "weights.bin is left out" in shown
+        await pilot.press("enter")
+        assert app.picked[0] is not None and app.picked[0].name == "Q4_K_M"
+
+
+@in_loop
+async def test_another_one_by_arrows_and_none_by_escape(tmp_path: Path) -> None:
+    for keys, name in ((("down", "enter"), "Q8_0"), (("up", "p"), "Q2_K"), (("escape",), None)):
         app = Shell(PickFile(a_menu(tmp_path), "https://hub"))
-        async with app.run_test(size=(120, 30)) as pilot:
-            await until(pilot, lambda: "Needs" in text_of(app))
-            await until(pilot, lambda: "2026-01-01" in text_of(app))
-            lines = text_of(app).splitlines()
-            row = {name: next(line for line in lines if f" {name} " in line) for name in QUANTS}
-            order = [next(i for i, line in enumerate(lines) if word in line) for word in (
-                "Small", " Q2_K ", "Balanced", " Q4_K_M ", "Large", " Q8_0 ", " F16 ")]  # fmt: skip
-            assert order == sorted(order)
-            assert "5.4 GB" in row["Q4_K_M"] and "Recommended" in row["Q4_K_M"]
-            assert "fits" in row["Q2_K"] and "cannot" in row["F16"]
-            assert "up to 3.7" in row["Q4_K_M"]
-            shown = text_of(app)
-            assert "\x1b" not in shown and "apache-2.0" in shown and "context 32,768" in shown
-            assert "weights.bin is left out" in shown
-            await pilot.press("enter")
-            assert app.picked[0] is not None and app.picked[0].name == "Q4_K_M"
-
-    run(go())
+        async with app.run_test(size=(80, 30)) as pilot:
+            await until(pilot, lambda app=app: "Q4_K_M" in text_of(app))
+            await pilot.pause()
+            await pilot.press(*keys)
+            await until(pilot, lambda app=app: app.picked)
+            picked = app.picked[0]
+            assert (picked.name if picked is not None else None) == name
 
 
-def test_another_one_by_arrows_and_none_by_escape(tmp_path: Path) -> None:
-    async def go() -> None:
-        for keys, name in ((("down", "enter"), "Q8_0"), (("up", "p"), "Q2_K"), (("escape",), None)):
-            app = Shell(PickFile(a_menu(tmp_path), "https://hub"))
-            async with app.run_test(size=(80, 30)) as pilot:
-                await until(pilot, lambda app=app: "Q4_K_M" in text_of(app))
-                await pilot.pause()
-                await pilot.press(*keys)
-                await until(pilot, lambda app=app: app.picked)
-                picked = app.picked[0]
-                assert (picked.name if picked is not None else None) == name
-
-    run(go())
-
-
-def test_gated_and_a_full_disk_are_said(tmp_path: Path) -> None:
-    async def go() -> None:
-        menu = a_menu(tmp_path, gated=True, disk=4 * GIB)
-        app = Shell(PickFile(menu, "https://hub", wanted="q8_0"))
-        async with app.run_test(size=(100, 34)) as pilot:
-            await until(pilot, lambda: "does not fit on the disk" in text_of(app))
-            shown = text_of(app)
-            assert "Gated: accept its terms at https://hub/organisation/" in shown
-            assert "HF_TOKEN" in shown and "no disk" in shown
-
-    run(go())
+@in_loop
+async def test_gated_and_a_full_disk_are_said(tmp_path: Path) -> None:
+    menu = a_menu(tmp_path, gated=True, disk=4 * GIB)
+    app = Shell(PickFile(menu, "https://hub", wanted="q8_0"))
+    async with app.run_test(size=(100, 34)) as pilot:
+        await until(pilot, lambda: "does not fit on the disk" in text_of(app))
+        shown = text_of(app)
+        assert "Gated: accept its terms at https://hub/organisation/" in shown
+        assert "HF_TOKEN" in shown and "no disk" in shown
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_every_width_shows_quant_size_fit_and_recommendation(tmp_path: Path, width: int) -> None:
-    async def go() -> None:
-        app = Shell(PickFile(a_menu(tmp_path), "https://hub"))
-        async with app.run_test(size=(width, 30)) as pilot:
-            await until(pilot, lambda: "Recommended" in text_of(app))
-            line = next(line for line in text_of(app).splitlines() if " Q4_K_M " in line)
-            assert "5.4 GB" in line and "fits" in line and "Recommended" in line
-
-    run(go())
+@in_loop
+async def test_every_width_shows_quant_size_fit_and_recommendation(
+    tmp_path: Path, width: int
+) -> None:
+    app = Shell(PickFile(a_menu(tmp_path), "https://hub"))
+    async with app.run_test(size=(width, 30)) as pilot:
+        await until(pilot, lambda: "Recommended" in text_of(app))
+        line = next(line for line in text_of(app).splitlines() if " Q4_K_M " in line)
+        assert "5.4 GB" in line and "fits" in line and "Recommended" in line

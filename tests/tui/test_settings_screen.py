@@ -1,10 +1,11 @@
 """The settings screen: search, editing in place, defaults, themes and keys."""
 
-import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 from textual.widgets import Input
 
+from async_tests import in_loop
 from hearth.app.library.hub import Hub
 from hearth.app.settings import load_settings
 from hearth.app.tui.screens.settings import entries
@@ -16,26 +17,26 @@ FILE = "# mine\n\n[load]\n# enough\ncontext = 4096\n"
 
 
 @pytest.fixture
-def shown(services):
-    """Runs `test(app, pilot)` on the settings screen, with the settings of `text` and `environ`."""
+def file(services):
+    return services.paths.settings_file
 
-    def run(test, text=FILE, environ=None, size=(120, 40)):
-        file = services.paths.settings_file
+
+@pytest.fixture
+def shown(services, file):
+    """Shows the settings screen, with the settings of `text` and `environ`."""
+
+    @asynccontextmanager
+    async def show(text=FILE, environ=None, size=(120, 40)):
         file.parent.mkdir(parents=True)
         file.write_text(text)
         services.reload = lambda: load_settings(file, environ or {})
         services.settings = services.reload()
+        app = app_on("settings", services)
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: "Loading models" in text_of(app) or size[1] < 20)
+            yield app, pilot
 
-        async def main():
-            app = app_on("settings", services)
-            async with app.run_test(size=size) as pilot:
-                await until(pilot, lambda: "Loading models" in text_of(app) or size[1] < 20)
-                await test(app, pilot)
-
-        asyncio.run(main())
-        return file.read_text()
-
-    return run
+    return show
 
 
 async def choose(app, pilot, name):
@@ -53,18 +54,18 @@ def edit(app):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_a_setting_is_told_with_value_origin_help_and_range(shown, width):
-    async def test(app, pilot):
+@in_loop
+async def test_a_setting_is_told_with_value_origin_help_and_range(shown, width):
+    async with shown(size=(width, 30)) as (app, pilot):
         await choose(app, pilot, "context")
         await until(pilot, lambda: "context length in tokens" in text_of(app))
         text = text_of(app)
         assert "4096" in text and "whole number from 1" in text and "settings.toml" in text
 
-    shown(test, size=(width, 30))
 
-
-def test_search_narrows_down_and_escape_ends_it(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_search_narrows_down_and_escape_ends_it(shown):
+    async with shown() as (app, pilot):
         await pilot.press("slash", *"kv")
         await until(pilot, lambda: "host_idle_s" not in text_of(app))
         assert "kv_type" in text_of(app)
@@ -73,11 +74,10 @@ def test_search_narrows_down_and_escape_ends_it(shown):
         await pilot.press("escape")
         await until(pilot, lambda: "host_idle_s" in text_of(app))
 
-    shown(test)
 
-
-def test_a_value_is_edited_checked_and_written_beside_its_comment(shown, services):
-    async def test(app, pilot):
+@in_loop
+async def test_a_value_is_edited_checked_and_written_beside_its_comment(shown, file, services):
+    async with shown() as (app, pilot):
         await choose(app, pilot, "context")
         await pilot.press("enter")
         assert edit(app).has_focus and edit(app).value == "4096"
@@ -89,12 +89,12 @@ def test_a_value_is_edited_checked_and_written_beside_its_comment(shown, service
         await pilot.press("enter")
         await until(pilot, lambda: services.settings.all()["context"].value == 8192)
         assert not edit(app).has_focus
+    assert file.read_text() == FILE.replace("4096", "8192")
 
-    assert shown(test) == FILE.replace("4096", "8192")
 
-
-def test_an_edit_ends_where_another_setting_is_chosen(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_an_edit_ends_where_another_setting_is_chosen(shown, file):
+    async with shown() as (app, pilot):
         await choose(app, pilot, "top_p")
         await pilot.press("slash", "escape")
         app.screen.list.select("set:top_p")
@@ -103,23 +103,23 @@ def test_an_edit_ends_where_another_setting_is_chosen(shown):
         await pilot.press("down")
         await until(pilot, lambda: app.screen.chosen.name == "min_p" and not edit(app).display)
         await pilot.press("tab", "enter", "escape")
+    assert file.read_text() == FILE
 
-    assert shown(test) == FILE
 
-
-def test_escape_leaves_a_value_as_it_was(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_escape_leaves_a_value_as_it_was(shown, file):
+    async with shown() as (app, pilot):
         await choose(app, pilot, "context")
         await pilot.press("e")
         edit(app).value = "1"
         await pilot.press("escape")
         assert app.screen.chosen.text == "4096"
+    assert file.read_text() == FILE
 
-    assert shown(test) == FILE
 
-
-def test_the_next_of_few_choices_is_taken(shown, services):
-    async def test(app, pilot):
+@in_loop
+async def test_the_next_of_few_choices_is_taken(shown, file, services):
+    async with shown() as (app, pilot):
         await choose(app, pilot, "flash_attention")
         for value in (True, False, None):
             await pilot.press("space")
@@ -130,58 +130,55 @@ def test_the_next_of_few_choices_is_taken(shown, services):
         await choose(app, pilot, "context")
         await pilot.press("space")
         assert edit(app).has_focus
+    assert 'flash_attention = "auto"' in file.read_text()
 
-    assert 'flash_attention = "auto"' in shown(test)
 
-
-def test_offline_holds_at_once_also_for_the_hub(shown, services):
+@in_loop
+async def test_offline_holds_at_once_also_for_the_hub(shown, services):
     services.hub = Hub()
     services.downloads.use(services.hub)
-
-    async def test(app, pilot):
+    async with shown() as (app, pilot):
         await choose(app, pilot, "offline")
         for is_offline in (True, False):
             await pilot.press("space")
             await until(pilot, lambda: services.settings.offline is is_offline)  # noqa: B023
             assert services.hub.offline is services.downloads._hub.offline is is_offline
 
-    shown(test)
-
 
 @pytest.mark.parametrize(("name", "text"), [("max_models", "3"), ("library_folders", "/x")])
-def test_what_holds_after_a_restart_says_so(shown, name, text):
-    async def test(app, pilot):
+@in_loop
+async def test_what_holds_after_a_restart_says_so(shown, name, text):
+    async with shown() as (app, pilot):
         await choose(app, pilot, name)
         await pilot.press("e")
         edit(app).value = text
         await pilot.press("enter")
         await until(pilot, lambda: "when Hearth is started again" in notices(app))
 
-    shown(test)
 
-
-def test_a_default_is_had_again(shown, services):
-    async def test(app, pilot):
+@in_loop
+async def test_a_default_is_had_again(shown, file, services):
+    async with shown() as (app, pilot):
         await choose(app, pilot, "context")
         await pilot.press("delete")
         await until(pilot, lambda: services.settings.all()["context"].origin == "default")
+    assert file.read_text() == FILE.replace("context = 4096\n", "")
 
-    assert shown(test) == FILE.replace("context = 4096\n", "")
 
-
-def test_what_holds_over_the_file_is_told(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_what_holds_over_the_file_is_told(shown, file):
+    async with shown(environ={"HEARTH_TEMPERATURE": "0.25"}) as (app, pilot):
         await choose(app, pilot, "temperature")
         await pilot.press("e")
         edit(app).value = "0.5"
         await pilot.press("enter")
         await until(pilot, lambda: "HEARTH_TEMPERATURE overrides it: 0.25" in notices(app))
+    assert "temperature = 0.5" in file.read_text()
 
-    assert "temperature = 0.5" in shown(test, environ={"HEARTH_TEMPERATURE": "0.25"})
 
-
-def test_a_theme_is_shown_while_it_is_chosen_and_kept(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_a_theme_is_shown_while_it_is_chosen_and_kept(shown, file):
+    async with shown() as (app, pilot):
         await choose(app, pilot, "theme")
         await pilot.press("e")
         edit(app).value = "nord"
@@ -195,12 +192,12 @@ def test_a_theme_is_shown_while_it_is_chosen_and_kept(shown):
         await pilot.press("enter")
         await until(pilot, lambda: app.screen.chosen.text == "gruvbox")
         assert app.theme == "gruvbox"
+    assert 'theme = "gruvbox"' in file.read_text()
 
-    assert 'theme = "gruvbox"' in shown(test)
 
-
-def test_a_key_is_remapped_at_once_and_had_back(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_a_key_is_remapped_at_once_and_had_back(shown, file):
+    async with shown() as (app, pilot):
         await choose(app, pilot, "settings.search")
         await pilot.press("e")
         assert edit(app).value == "slash"
@@ -215,27 +212,25 @@ def test_a_key_is_remapped_at_once_and_had_back(shown):
         await until(pilot, lambda: app.screen.chosen.text == "slash")
         await pilot.press("slash")
         await until(pilot, lambda: app.screen.query_one("#search", Input).has_focus)
+    assert '"settings.search"' not in file.read_text()
 
-    assert '"settings.search"' not in shown(test)
 
-
-def test_a_file_that_cannot_be_written_is_told(shown, services):
-    async def test(app, pilot):
+@in_loop
+async def test_a_file_that_cannot_be_written_is_told(shown, file):
+    async with shown() as (app, pilot):
         await choose(app, pilot, "context")
-        services.paths.settings_file.write_text("broken = \n")
+        file.write_text("broken = \n")
         await pilot.press("delete")
         await until(pilot, lambda: app.error_lines)
+    assert file.read_text() == "broken = \n"
 
-    assert shown(test) == "broken = \n"
 
-
-def test_foreign_text_in_values_is_made_safe(shown):
-    async def test(app, pilot):
+@in_loop
+async def test_foreign_text_in_values_is_made_safe(shown):
+    async with shown('system = "\\u001b[31m[red]\\nx"\n') as (app, pilot):
         await choose(app, pilot, "system")
         await until(pilot, lambda: "␛[31m[red]" in text_of(app))
         assert "\x1b" not in text_of(app)
-
-    shown(test, 'system = "\\u001b[31m[red]\\nx"\n')
 
 
 def test_every_value_is_written_as_it_is_read(services):
