@@ -47,9 +47,6 @@ class BoxApp(App[None]):
     def on_prompt_box_command(self, event: PromptBox.Command) -> None:
         self.said.append(event)
 
-    def on_prompt_box_stop(self, event: PromptBox.Stop) -> None:
-        self.said.append(event)
-
 
 @asynccontextmanager
 async def opened(folder: Path, width: int = 80) -> AsyncIterator[tuple[BoxApp, Pilot[None]]]:
@@ -59,15 +56,6 @@ async def opened(folder: Path, width: int = 80) -> AsyncIterator[tuple[BoxApp, P
         async with app.run_test(size=(width, 24)) as pilot:
             await pilot.pause()
             yield app, pilot
-
-
-async def settle(app: BoxApp, pilot: Pilot[None]) -> None:
-    """Wait until background work is done: file names are looked up and prompts are saved in
-    threads.
-    """
-    await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
 
 
 def texts(app: BoxApp) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from async_tests import in_loop
-from box_app import commands, opened, settle
+from box_app import commands, opened
+from dialog_app import settle
 from hearth.app.slash_commands import COMMANDS
 
 

@@ -4,55 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual import events
 from textual.app import App
-from textual.pilot import Pilot
-from textual.screen import ModalScreen
 
 from async_tests import in_loop
+from dialog_app import OPEN, asking, settle
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
 from polling import until
 from screens import text_of
 
 HOSTILE = "[red]a[/red] \x1b]52;c;aGk=\x07 \u202eb"
-OPEN = object()
-
-
-class Asker(App[None]):
-    """Asks one question and records the answer."""
-
-    def __init__(self, question: ModalScreen[Any]) -> None:
-        super().__init__()
-        self.question = question
-        self.answer: Any = OPEN
-
-    def on_mount(self) -> None:
-        self.push_screen(self.question, self._note)
-
-    def _note(self, answer: Any) -> None:
-        self.answer = answer
-
-
-@asynccontextmanager
-async def asking(
-    question: ModalScreen[Any], width: int = 80
-) -> AsyncIterator[tuple[Asker, Pilot[None]]]:
-    app = Asker(question)
-    async with app.run_test(size=(width, 24)) as pilot:
-        await pilot.pause()
-        yield app, pilot
-
-
-async def settle(app: Asker, pilot: Pilot[None]) -> None:
-    await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from textual.app import App
-
 from async_tests import in_loop
+from dialog_app import OPEN, asking
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.fit import Room
 from hearth.app.library.hub import Repository, RepositoryFile
-from hearth.app.library.hub_files import Choice
 from hearth.app.library.menu import Menu, make_menu
 from hearth.app.settings import load_settings
 from hearth.app.tui.screens.pick_file import PickFile
@@ -41,22 +38,9 @@ def a_menu(
     return make_menu(repository, settings, room, folder / "hub", None)
 
 
-class Shell(App[None]):
-    """Shows one picker, and records the choice."""
-
-    def __init__(self, picker: PickFile) -> None:
-        super().__init__()
-        self.picker = picker
-        self.picked: list[Choice | None] = []
-
-    def on_mount(self) -> None:
-        self.push_screen(self.picker, self.picked.append)
-
-
 @in_loop
 async def test_groups_sizes_fit_and_the_recommended_one(tmp_path: Path) -> None:
-    app = Shell(PickFile(a_menu(tmp_path), "https://hub"))
-    async with app.run_test(size=(120, 30)) as pilot:
+    async with asking(PickFile(a_menu(tmp_path), "https://hub"), 120, 30) as (app, pilot):
         await until(pilot, lambda: "Needs" in text_of(app))
         await until(pilot, lambda: "2026-01-01" in text_of(app))
         lines = text_of(app).splitlines()
@@ -71,40 +55,26 @@ async def test_groups_sizes_fit_and_the_recommended_one(tmp_path: Path) -> None:
         assert "\x1b" not in shown and "apache-2.0" in shown and "context 32,768" in shown
         assert "weights.bin is left out" in shown
         await pilot.press("enter")
-        assert app.picked[0] is not None and app.picked[0].name == "Q4_K_M"
+        assert app.answer.name == "Q4_K_M"
 
 
 @in_loop
 async def test_another_one_by_arrows_and_none_by_escape(tmp_path: Path) -> None:
     for keys, name in ((("down", "enter"), "Q8_0"), (("up", "p"), "Q2_K"), (("escape",), None)):
-        app = Shell(PickFile(a_menu(tmp_path), "https://hub"))
-        async with app.run_test(size=(80, 30)) as pilot:
+        async with asking(PickFile(a_menu(tmp_path), "https://hub"), 80, 30) as (app, pilot):
             await until(pilot, lambda app=app: "Q4_K_M" in text_of(app))
             await pilot.pause()
             await pilot.press(*keys)
-            await until(pilot, lambda app=app: app.picked)
-            picked = app.picked[0]
-            assert (picked.name if picked is not None else None) == name
+            await until(pilot, lambda app=app: app.answer is not OPEN)
+            assert (app.answer.name if app.answer is not None else None) == name
 
 
 @in_loop
 async def test_gated_and_a_full_disk_are_said(tmp_path: Path) -> None:
     menu = a_menu(tmp_path, gated=True, disk=4 * GIB)
-    app = Shell(PickFile(menu, "https://hub", wanted="q8_0"))
-    async with app.run_test(size=(100, 34)) as pilot:
+    picker = PickFile(menu, "https://hub", wanted="q8_0")
+    async with asking(picker, 100, 34) as (app, pilot):
         await until(pilot, lambda: "does not fit on the disk" in text_of(app))
         shown = text_of(app)
         assert "Gated: accept its terms at https://hub/organisation/" in shown
         assert "HF_TOKEN" in shown and "no disk" in shown
-
-
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-@in_loop
-async def test_every_width_shows_quant_size_fit_and_recommendation(
-    tmp_path: Path, width: int
-) -> None:
-    app = Shell(PickFile(a_menu(tmp_path), "https://hub"))
-    async with app.run_test(size=(width, 30)) as pilot:
-        await until(pilot, lambda: "Recommended" in text_of(app))
-        line = next(line for line in text_of(app).splitlines() if " Q4_K_M " in line)
-        assert "5.4 GB" in line and "fits" in line and "Recommended" in line

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from textual.app import App
-from textual.pilot import Pilot
 
 from async_tests import in_loop
+from dialog_app import OPEN, asking, settle
 from hearth.app.presets import Preset, Presets
 from hearth.app.tui.screens.presets import PresetsScreen
 from screens import text_of
 
-OPEN = object()
 CURRENT = Preset("Chat", "Now.", "guide", {"set": {"top_k": 3}})
-
-
-class ListApp(App[None]):
-    """Shows the presets once, and records the one to use."""
-
-    def __init__(self, presets: Presets, current: Preset | None) -> None:
-        super().__init__()
-        self.list = PresetsScreen(presets, current)
-        self.answer: Any = OPEN
-
-    def on_mount(self) -> None:
-        self.push_screen(self.list, self._note)
-
-    def _note(self, answer: Any) -> None:
-        self.answer = answer
 
 
 @pytest.fixture
@@ -43,26 +23,10 @@ def presets(tmp_path: Path) -> Presets:
     return found
 
 
-@asynccontextmanager
-async def listing(
-    presets: Presets, current: Preset | None = None, width: int = 80
-) -> AsyncIterator[tuple[ListApp, Pilot[None]]]:
-    app = ListApp(presets, current)
-    async with app.run_test(size=(width, 24)) as pilot:
-        await pilot.pause()
-        yield app, pilot
-
-
-async def settle(app: ListApp, pilot: Pilot[None]) -> None:
-    await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-
-
 @pytest.mark.parametrize("width", [60, 120])
 @in_loop
 async def test_the_marked_one_is_shown_in_full_and_used(presets: Presets, width: int) -> None:
-    async with listing(presets, width=width) as (app, pilot):
+    async with asking(PresetsScreen(presets), width) as (app, pilot):
         assert "Be [b]brief[/b] ␛[31m." in text_of(app)
         assert "thinking" in text_of(app)
         await pilot.press("down")
@@ -75,7 +39,7 @@ async def test_the_marked_one_is_shown_in_full_and_used(presets: Presets, width:
 
 @in_loop
 async def test_escape_uses_none(presets: Presets) -> None:
-    async with listing(presets) as (app, pilot):
+    async with asking(PresetsScreen(presets)) as (app, pilot):
         await pilot.press("escape")
         await pilot.pause()
         assert app.answer is None
@@ -83,7 +47,7 @@ async def test_escape_uses_none(presets: Presets) -> None:
 
 @in_loop
 async def test_a_click_uses_one(presets: Presets) -> None:
-    async with listing(presets) as (app, pilot):
+    async with asking(PresetsScreen(presets)) as (app, pilot):
         assert await pilot.click("OptionList", offset=(2, 1))
         await pilot.pause()
         assert app.answer == presets.get("Poet")
@@ -91,7 +55,7 @@ async def test_a_click_uses_one(presets: Presets) -> None:
 
 @in_loop
 async def test_the_chat_is_kept_under_a_name(presets: Presets) -> None:
-    async with listing(presets, CURRENT) as (app, pilot):
+    async with asking(PresetsScreen(presets, CURRENT)) as (app, pilot):
         await pilot.press("s")
         await pilot.pause()
         await pilot.press(*"Mine", "enter")
@@ -102,7 +66,7 @@ async def test_the_chat_is_kept_under_a_name(presets: Presets) -> None:
 
 @in_loop
 async def test_another_one_is_replaced_only_after_a_yes(presets: Presets) -> None:
-    async with listing(presets, CURRENT) as (app, pilot):
+    async with asking(PresetsScreen(presets, CURRENT)) as (app, pilot):
         for answer, system in (("n", "Rhyme."), ("y", "Now.")):
             await pilot.press("s")
             await pilot.pause()
@@ -115,16 +79,16 @@ async def test_another_one_is_replaced_only_after_a_yes(presets: Presets) -> Non
 
 @in_loop
 async def test_without_a_chat_nothing_is_kept(presets: Presets) -> None:
-    async with listing(presets) as (app, pilot):
+    async with asking(PresetsScreen(presets)) as (app, pilot):
         await pilot.press("s")
         await settle(app, pilot)
-        assert app.screen is app.list
+        assert app.screen is app.question
         assert len(presets.all()) == 2
 
 
 @in_loop
 async def test_one_gets_another_name(presets: Presets) -> None:
-    async with listing(presets) as (app, pilot):
+    async with asking(PresetsScreen(presets)) as (app, pilot):
         await pilot.press("r")
         await pilot.pause()
         await pilot.press(*"Poet", "enter")
@@ -137,7 +101,7 @@ async def test_one_gets_another_name(presets: Presets) -> None:
 
 @in_loop
 async def test_one_is_deleted_only_after_a_yes(presets: Presets) -> None:
-    async with listing(presets) as (app, pilot):
+    async with asking(PresetsScreen(presets)) as (app, pilot):
         await pilot.press("d")
         await pilot.pause()
         await pilot.press("enter")
@@ -153,17 +117,17 @@ async def test_one_is_deleted_only_after_a_yes(presets: Presets) -> None:
 
 @in_loop
 async def test_an_empty_list_says_what_a_preset_is(tmp_path: Path) -> None:
-    async with listing(Presets(tmp_path / "none.json")) as (app, pilot):
+    async with asking(PresetsScreen(Presets(tmp_path / "none.json"))) as (app, pilot):
         assert "No presets yet." in text_of(app)
         await pilot.press("enter", "d", "r")
         await settle(app, pilot)
-        assert app.screen is app.list and app.answer is OPEN
+        assert app.screen is app.question and app.answer is OPEN
 
 
 @in_loop
 async def test_a_broken_file_is_told(presets: Presets, tmp_path: Path) -> None:
     (tmp_path / "presets.json").write_text("[broken]")
-    async with listing(presets, CURRENT) as (app, pilot):
+    async with asking(PresetsScreen(presets, CURRENT)) as (app, pilot):
         assert "cannot be read" in text_of(app)
         await pilot.press("s")
         await pilot.pause()

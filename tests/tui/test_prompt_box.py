@@ -12,7 +12,8 @@ from textual import events
 from textual.app import App
 
 from async_tests import in_loop
-from box_app import commands, opened, settle, texts
+from box_app import commands, opened, texts
+from dialog_app import settle
 from screens import text_of
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import pytest
-from textual.app import App
-from textual.pilot import Pilot
 from textual.widgets import Static
 
 from async_tests import in_loop
+from dialog_app import Asker, asking, settle
 from hearth.app.tui.screens.prompt_view import WINDOW, Piece, Pieces, PromptView, is_part
 from hearth.backends.contract.events import Prompt
 from hearth.backends.contract.messages import Message
@@ -46,32 +44,7 @@ class Tokens(ScriptedModel):
         return [token] if special or token > 1 else [2, 2]
 
 
-class Viewer(App[None]):
-    """Shows one prompt."""
-
-    def __init__(self, view: PromptView) -> None:
-        super().__init__()
-        self.view = view
-
-    def on_mount(self) -> None:
-        self.push_screen(self.view)
-
-
-@asynccontextmanager
-async def viewing(view: PromptView, width: int = 80) -> AsyncIterator[tuple[Viewer, Pilot[None]]]:
-    app = Viewer(view)
-    async with app.run_test(size=(width, 24)) as pilot:
-        await settle(app, pilot)
-        yield app, pilot
-
-
-async def settle(app: App[None], pilot: Pilot[None]) -> None:
-    await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-
-
-def tokens_of(app: Viewer) -> str:
+def tokens_of(app: Asker) -> str:
     return str(app.screen.query_one("#tokens", Static).content)
 
 
@@ -81,7 +54,7 @@ SMALL = Prompt("<s><|user|>Hi [b]🙂\n\x1b[31m<tag>", (0, 1, 2, 3, 4, 5, 6, 7),
 @pytest.mark.parametrize("width", [60, 120])
 @in_loop
 async def test_the_text_is_shown_with_its_special_tokens_and_notices(width: int) -> None:
-    async with viewing(PromptView(Tokens(SMALL), REQUEST, 4096), width) as (app, _):
+    async with asking(PromptView(Tokens(SMALL), REQUEST, 4096), width) as (app, _):
         shown = text_of(app)
         assert "8 tokens of 4,096 (0 %)" in shown
         assert "Note [this]." in shown
@@ -93,7 +66,7 @@ async def test_the_text_is_shown_with_its_special_tokens_and_notices(width: int)
 
 @in_loop
 async def test_ids_are_a_column_that_can_be_toggled() -> None:
-    async with viewing(PromptView(Tokens(SMALL), REQUEST)) as (app, pilot):
+    async with asking(PromptView(Tokens(SMALL), REQUEST)) as (app, pilot):
         text = tokens_of(app)
         await pilot.press("i")
         await settle(app, pilot)
@@ -111,7 +84,7 @@ async def test_ids_are_a_column_that_can_be_toggled() -> None:
 async def test_a_long_prompt_is_shown_in_windows() -> None:
     count = 2 * WINDOW + 3
     model = Tokens(Prompt("Hi [b]" * count, (2,) * count))
-    async with viewing(PromptView(model, REQUEST, 100_000)) as (app, pilot):
+    async with asking(PromptView(model, REQUEST, 100_000)) as (app, pilot):
         assert tokens_of(app) == "Hi [b]" * WINDOW
         assert model.asked == 1
         await pilot.press("p", "i", "n")
@@ -128,19 +101,19 @@ async def test_a_long_prompt_is_shown_in_windows() -> None:
 
 @in_loop
 async def test_too_long_a_prompt_is_told() -> None:
-    async with viewing(PromptView(Tokens(SMALL), REQUEST, 8)) as (app, _):
+    async with asking(PromptView(Tokens(SMALL), REQUEST, 8)) as (app, _):
         assert "8 tokens of 8 (100 %): no room" in text_of(app)
 
 
 @in_loop
 async def test_it_is_copied_as_it_is() -> None:
-    async with viewing(PromptView(Tokens(SMALL), REQUEST)) as (app, pilot):
+    async with asking(PromptView(Tokens(SMALL), REQUEST)) as (app, pilot):
         await pilot.press("y")
         await pilot.pause()
         assert app.clipboard == SMALL.text
         await pilot.press("escape")
         await pilot.pause()
-        assert app.screen is not app.view
+        assert app.screen is not app.question
 
 
 @in_loop
@@ -149,17 +122,17 @@ async def test_why_there_is_no_prompt_is_told() -> None:
         async def render(self, request: Request) -> Prompt:
             raise NoChatTemplate("It has no [template].", "Choose another model.")
 
-    async with viewing(PromptView(Mute(SPEC, Script()), REQUEST)) as (app, pilot):
+    async with asking(PromptView(Mute(SPEC, Script()), REQUEST)) as (app, pilot):
         assert "It has no [template]. Choose another model." in text_of(app)
         await pilot.press("y", "i", "n", "q")
         await pilot.pause()
-        assert app.screen is not app.view
+        assert app.screen is not app.question
 
 
 @in_loop
 async def test_tokens_that_have_other_texts_alone_do_not_change_the_text() -> None:
     model = ScriptedModel(SPEC, Script())  # Its tokens are numbers, whatever the text is.
-    async with viewing(PromptView(model, REQUEST)) as (app, _):
+    async with asking(PromptView(model, REQUEST)) as (app, _):
         assert tokens_of(app) == "<user>hi"
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Select, TextArea
 
 from async_tests import in_loop
+from dialog_app import OPEN, Asker, settle
 from hearth.app.presets import check_chat_settings
 from hearth.app.settings import Setting, Settings, load_settings
 from hearth.app.settings_keys import SAMPLING, Key, default_of
@@ -21,24 +21,16 @@ from hearth.app.tui.screens.sampling import SamplingScreen
 from hearth.app.tui.widgets.sampling_form import SettingRow, read, written
 from screens import text_of
 
-OPEN = object()
 EMPTY: dict[str, Any] = {"set": {}, "thinking": None, "constraint": None, "preset": ""}
 SHOWN = [key for key in SAMPLING if key.name != "logprobs"]
 
 
-class FormApp(App[None]):
-    """Shows the form once, and records its answer."""
+class FormApp(Asker):
+    """Shows the form."""
 
     def __init__(self, settings: dict[str, Any], inherited: Settings, model: str) -> None:
-        super().__init__()
         self.form = SamplingScreen(settings, inherited, model)
-        self.answer: Any = OPEN
-
-    def on_mount(self) -> None:
-        self.push_screen(self.form, self._note)
-
-    def _note(self, answer: Any) -> None:
-        self.answer = answer
+        super().__init__(self.form)
 
     def row(self, name: str) -> SettingRow:
         return self.form.query_one(f"#row-{name}", SettingRow)
@@ -66,12 +58,6 @@ async def filling(
     async with app.run_test(size=(width, height)) as pilot:
         await settle(app, pilot)
         yield app, pilot
-
-
-async def settle(app: FormApp, pilot: Pilot[None]) -> None:
-    await pilot.pause()
-    await app.workers.wait_for_complete()
-    await pilot.pause()
 
 
 async def save(app: FormApp, pilot: Pilot[None]) -> Any:
