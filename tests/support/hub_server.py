@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
 
 HUB_HOST, BLOB_HOST = "127.0.0.1", "127.0.0.2"
 LFS_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt")
@@ -383,3 +387,35 @@ def _described(repo_id: str, repo: Repo) -> dict[str, Any]:
         if repo.dtypes
         else None,
     }
+
+
+@contextmanager
+def only_hub(patch: pytest.MonkeyPatch, folder: Path) -> Iterator[HubServer]:
+    """A stand-in that is the Hub, also for child processes; there is no token and no proxy.
+
+    Args:
+        folder: for the files of huggingface_hub.
+    """
+    import httpx2
+    from huggingface_hub import constants, set_async_client_factory, set_client_factory
+    from huggingface_hub.utils import _http as defaults
+    from huggingface_hub.utils import close_session
+
+    for name in list(os.environ):
+        if name.startswith("HF_") or name.lower().endswith("_proxy"):
+            patch.delenv(name)
+    patch.setattr(constants, "HF_HUB_OFFLINE", False)
+    patch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    patch.setattr(constants, "HF_TOKEN_PATH", str(folder / "no-token"))
+    patch.setattr(constants, "HF_STORED_TOKENS_PATH", str(folder / "no-tokens"))
+    patch.setenv("HF_HOME", str(folder / "hf-home"))
+    patch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    # Nothing here speaks TLS, and to read the certificates takes 60 ms each time.
+    set_client_factory(lambda: httpx2.Client(verify=False, follow_redirects=True))
+    set_async_client_factory(lambda: httpx2.AsyncClient(verify=False, follow_redirects=True))
+    with hub_server() as server:
+        patch.setenv("HF_ENDPOINT", server.url)
+        yield server
+    set_client_factory(defaults.default_client_factory)
+    set_async_client_factory(defaults.default_async_client_factory)
+    close_session()

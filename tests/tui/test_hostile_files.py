@@ -33,7 +33,7 @@ from hearth.backends.errors import NoChatTemplate
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.quantize_method import GgufMethod
 from hearth.quant.methods import Target
-from hub_server import Repo, hub_server
+from hub_server import Repo, only_hub
 from payloads import MARKDOWN_PAYLOADS, PAYLOADS
 from pilots import ask, chat_of, opened, say, until, until_shown
 from scripted import Script, ScriptedHost, ScriptedModel
@@ -237,22 +237,14 @@ async def test_the_chat_shows_them(services: Services, host: ScriptedHost) -> No
 @pytest.fixture
 def online(services: Services, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Repo]:
     """A repository of the stand-in for the Hub that has the texts wherever it may have any text."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
-
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    with hub_server() as server:
+    with only_hub(monkeypatch, tmp_path) as server:
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
         services.hub = Hub(address=server.url)
         files = {f"{at} {text} Q4_K_M.gguf": sound(text).build() for at, text in enumerate(EACH)}
         files |= {f"{at} {text}.bin": b"x" for at, text in enumerate(EACH)}
         repo = Repo(files, True, licence="".join(EACH), tags=("gguf", *EACH), parameters=10**6)
         server.repos[REPO] = repo
         yield repo
-    close_session()
 
 
 @in_loop

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.backends.contract.loaded import HostStats, WorkerStats
 from hearth.backends.errors import HostUnreachable, InternalError
-from hub_server import Fault, HubServer, Repo, hub_server
+from hub_server import Fault, HubServer, Repo, only_hub
 from pilots import chat_of, opened, until, until_shown
 from polling import notices
 from quantizing import GUIDE
@@ -49,26 +48,13 @@ DRAFT = GUIDE.with_name("guide-draft.f16.gguf")
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
-    """A stand-in with one repository of two files; there is no token and no proxy."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
-
-    for name in list(os.environ):
-        if name.startswith("HF_") or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(constants, "HF_STORED_TOKENS_PATH", str(tmp_path / "no-tokens"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    with hub_server() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
+    """A stand-in with one repository of two files."""
+    with only_hub(monkeypatch, tmp_path) as server:
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
         model = DRAFT.read_bytes()
         files = {"tiny-Q4_K_M.gguf": model, "tiny-Q8_0.gguf": model + b"\0" * 32}
         server.repos[REPO] = Repo(files, parameters=1_000_000)
         yield server
-    close_session()
 
 
 @pytest.fixture
