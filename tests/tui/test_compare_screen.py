@@ -12,7 +12,6 @@ from async_tests import in_loop
 from hearth.app.chats.tree import ChatMessage
 from hearth.app.tui.screens.compare import CompareScreen, difference
 from hearth.app.tui.services import Services
-from hearth.app.tui.widgets.compare_column import CompareColumn
 from hearth.app.tui.widgets.folded import Thinking
 from hearth.backends.errors import InternalError
 from pilots import chat_of, opened, say, until, until_shown
@@ -143,18 +142,3 @@ async def test_go_on_with_the_better_one(services: Services, key: str, model: st
         assert session.messages[0].content == "which"
         assert session.messages[1].numbers is not None
         assert session.messages[1].numbers.tok_per_s == 42.0
-
-
-@pytest.mark.parametrize(
-    ("width", "stacked"), [(60, True), (80, False), (120, False), (200, False)]
-)
-@in_loop
-async def test_narrow_terminals_stack_the_columns(
-    services: Services, width: int, stacked: bool
-) -> None:
-    async with opened(services, (width, 30)) as (_, pilot):
-        screen = await compare(pilot, "x")
-        await ended(pilot, screen)
-        left, right = (column.region for column in screen.query(CompareColumn))
-        assert (left.x == right.x) == stacked
-        assert (left.y == right.y) != stacked

@@ -62,10 +62,10 @@ def shown(services, host):
     """Shows the engine screen, once it has read `told`."""
 
     @asynccontextmanager
-    async def show(told, size=(120, 40)):
+    async def show(told):
         host.told = told
         app = app_on("engine", services)
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: "host process" in text_of(app) or told is None)
             yield app, pilot
 
@@ -81,17 +81,6 @@ async def test_requests_of_all_models_are_told_with_their_numbers(shown):
         assert line.split() == ["client-7", "guide", "decoding", "1,024", "512", "88", "41.2"]
         assert "prefill 512/4,096" in text and "2 running, 1 waiting" in text
         assert "evil␛[31m[red]" in text
-
-
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-@in_loop
-async def test_it_is_usable_at_every_width(shown, width):
-    async with shown(stats(), (width, 30)) as (app, pilot):
-        await until(pilot, lambda: "decoding" in text_of(app))
-        text = text_of(app)
-        line = next(line for line in text.splitlines() if "client-7" in line)
-        assert "88" in line and "41.2" in line
-        assert "worker.log" in text and "guide" in text
 
 
 @in_loop

@@ -14,23 +14,18 @@ from screen_app import app_on
 from screens import text_of
 
 
-@pytest.fixture
-def shown(services):
+@asynccontextmanager
+async def shown(services):
     """Shows the engine screen."""
-
-    @asynccontextmanager
-    async def show(size=(100, 40)):
-        app = app_on("engine", services)
-        async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: "Requests" in text_of(app))
-            yield app, pilot
-
-    return show
+    app = app_on("engine", services)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until(pilot, lambda: "Requests" in text_of(app))
+        yield app, pilot
 
 
 @in_loop
-async def test_help_lists_the_keys_of_screen_and_app_with_their_ids(shown):
-    async with shown() as (app, pilot):
+async def test_help_lists_the_keys_of_screen_and_app_with_their_ids(services):
+    async with shown(services) as (app, pilot):
         await pilot.press("f1")
         await until(pilot, lambda: "engine.cancel" in text_of(app))
         text = text_of(app)
@@ -41,8 +36,8 @@ async def test_help_lists_the_keys_of_screen_and_app_with_their_ids(shown):
 
 
 @in_loop
-async def test_help_is_searched_by_key_deed_and_id(shown):
-    async with shown() as (app, pilot):
+async def test_help_is_searched_by_key_deed_and_id(services):
+    async with shown(services) as (app, pilot):
         await pilot.press("f1")
         for wanted in ("unload", "engine.unl", "model unload"):
             app.screen.query_one(Input).value = wanted
@@ -62,8 +57,8 @@ async def test_help_is_searched_without_regard_to_capitals(services):
 
 
 @in_loop
-async def test_help_tells_remapped_keys(shown):
-    async with shown() as (app, pilot):
+async def test_help_tells_remapped_keys(services):
+    async with shown(services) as (app, pilot):
         app.set_keymap({"engine.unload": "f9"})
         await pilot.press("f1")
         await until(pilot, lambda: "engine.unload" in text_of(app))
@@ -73,8 +68,8 @@ async def test_help_tells_remapped_keys(shown):
 
 @pytest.mark.parametrize("key", ["escape", "f1"])
 @in_loop
-async def test_help_leaves_all_as_it_was(shown, key):
-    async with shown() as (app, pilot):
+async def test_help_leaves_all_as_it_was(services, key):
+    async with shown(services) as (app, pilot):
         focused = app.focused
         await pilot.press("f1")
         assert isinstance(app.screen, HelpScreen)
@@ -82,17 +77,9 @@ async def test_help_leaves_all_as_it_was(shown, key):
         assert not isinstance(app.screen, HelpScreen) and app.focused is focused
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
 @in_loop
-async def test_help_is_readable_at_every_width(shown, width):
-    async with shown((width, 30)) as (app, pilot):
-        await pilot.press("f1")
-        await until(pilot, lambda: "unload model" in text_of(app))
-
-
-@in_loop
-async def test_a_letter_puts_the_focus_there(shown, host):
-    async with shown() as (app, pilot):
+async def test_a_letter_puts_the_focus_there(services):
+    async with shown(services) as (app, pilot):
         chain = [widget for widget in app.screen.focus_chain if widget.region.area]
         assert len(chain) > 0
         for letter, widget in zip(labels(len(chain)), chain, strict=True):
@@ -106,8 +93,8 @@ async def test_a_letter_puts_the_focus_there(shown, host):
 
 @pytest.mark.parametrize("key", ["escape", "m", "ctrl+o"])
 @in_loop
-async def test_anything_else_leaves_the_focus_where_it_was(shown, key):
-    async with shown() as (app, pilot):
+async def test_anything_else_leaves_the_focus_where_it_was(services, key):
+    async with shown(services) as (app, pilot):
         focused = app.focused
         assert focused is None or isinstance(focused, OptionList)
         await pilot.press("ctrl+o")
@@ -118,8 +105,8 @@ async def test_anything_else_leaves_the_focus_where_it_was(shown, key):
 
 
 @in_loop
-async def test_letters_that_come_at_once_leave_the_screen_below(shown):
-    async with shown() as (app, pilot):
+async def test_letters_that_come_at_once_leave_the_screen_below(services):
+    async with shown(services) as (app, pilot):
         await pilot.press("ctrl+o")
         for key in "mm":
             app.post_message(events.Key(key, key))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
 from async_tests import in_loop
@@ -127,23 +124,6 @@ async def test_markup_is_text() -> None:
         markup = "[red]m[/] [@click=app.bell]x[/]"
         await app.query_one(Transcript).show([message_with(markup)])
         await until(pilot, lambda: app.text.count("[@click=app.bell]x[/]") >= 5)
-
-
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.text(), min_size=12, max_size=12))
-def test_random_unicode_crashes_nothing(texts: list[str]) -> None:
-    @in_loop
-    async def shown() -> None:
-        app = Page()
-        async with app.run_test(size=(40, 30)) as pilot:
-            for text in texts:
-                await app.query_one(Transcript).show([message_with(text)])
-                await pilot.pause()
-                assert all(
-                    unicodedata.category(mark) != "Cc" for mark in app.text.replace("\n", "")
-                )
-
-    shown()
 
 
 @in_loop

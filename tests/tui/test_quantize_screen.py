@@ -296,14 +296,6 @@ async def test_what_cannot_be_made_says_why(services: Services) -> None:
         assert not isinstance(pilot.app.screen, Confirm)
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-@in_loop
-async def test_every_width_shows_types_and_sizes(services: Services, width: int) -> None:
-    async with menu(services, (width, 24)) as (app, _):
-        line = next(line for line in text_of(app).splitlines() if " Q4_K_M " in line)
-        assert "MB" in line
-
-
 @in_loop
 async def test_a_folder_of_safetensors_is_a_source(services: Services) -> None:
     from tiny_folders import tiny_folder  # Imports torch; only needed here.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from textual.content import Content
 from textual.widgets import Input, OptionList
 
@@ -136,13 +135,3 @@ async def test_nothing_found_is_said(services: Services) -> None:
         assert isinstance(app.screen, SearchScreen)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, SearchScreen))
-
-
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-@in_loop
-async def test_it_fits_every_width(services: Services, width: int) -> None:
-    a_chat(services, "word " * 60 + "needle", title="A long title " * 8)
-    async with opened(services, (width, 24)) as (app, pilot):
-        await search_for(pilot, "needle")
-        await until_shown(pilot, "1 found")
-        assert "needle" in text_of(app)
