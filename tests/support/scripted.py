@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -170,3 +170,12 @@ def _words(text: str) -> list[str]:
         else:
             pieces.append(char)
     return pieces
+
+
+def failing(error: Exception) -> Callable[..., Awaitable[Any]]:
+    """An asynchronous function that raises `error`."""
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail

@@ -24,7 +24,7 @@ from hearth.backends.errors import HostUnreachable
 from polling import until
 from screen_app import app_on
 from screens import text_of
-from scripted import Script
+from scripted import Script, failing
 
 PLACE = "/models/guide.gguf"
 REQUESTS = (
@@ -161,11 +161,7 @@ async def test_where_no_host_runs_that_is_said(shown):
 @in_loop
 async def test_a_host_that_does_not_answer_is_told_with_the_cure(shown, host):
     async with shown(stats()) as (app, pilot):
-
-        async def broken():
-            raise HostUnreachable("It does not answer.", "End it.")
-
-        host.stats = broken
+        host.stats = failing(HostUnreachable("It does not answer.", "End it."))
         await until(pilot, lambda: "It does not answer. End it." in text_of(app))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +40,7 @@ from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.errors import ErrorInfo, HearthError
 from pilots import opened, until, until_shown
-from scripted import Script, ScriptedHost, ScriptedModel
+from scripted import Script, ScriptedHost, ScriptedModel, failing
 
 FEW = 40
 """The number of payloads in one text, where each text takes a separate widget, file or request."""
@@ -94,7 +94,7 @@ async def test_the_engine(services: Services, host: ScriptedHost) -> None:
 @in_loop
 async def test_the_engine_says_what_is_wrong(services: Services, host: ScriptedHost) -> None:
     async with opened(services, LARGE) as (app, pilot):
-        host.stats = _failing(HearthError("".join(MARKUP), "".join(ALL)))  # type: ignore[method-assign]
+        host.stats = failing(HearthError("".join(MARKUP), "".join(ALL)))  # type: ignore[method-assign]
         app.switch_mode("engine")
         await pilot.pause(0.2)
         check(app)
@@ -134,8 +134,11 @@ async def test_models_of_the_hub(services: Services, monkeypatch: pytest.MonkeyP
         await pilot.press("x", "enter")
         await until_shown(pilot, "[link=")
         await every_row(pilot, app.screen.query_one("#hub-list", ColumnList))
-        wrong = HearthError("".join(MARKUP[:9]), "Wrong.")
-        monkeypatch.setattr(Hub, "search", _raising(wrong))
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise HearthError("".join(MARKUP[:9]), "Wrong.")
+
+        monkeypatch.setattr(Hub, "search", refuse)
         await pilot.press("escape", "f")
         await until(pilot, lambda: app.focused is not None and app.focused.id == "query")
         await pilot.press("x", "enter")
@@ -279,17 +282,3 @@ async def test_what_asked_the_endpoint(services: Services, monkeypatch: pytest.M
         await until_shown(pilot, "[link=")
         for scrolled in app.screen.query(OptionList):
             await pages(pilot, scrolled)
-
-
-def _failing(error: HearthError) -> Callable[..., Coroutine[Any, Any, Any]]:
-    async def fail(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return fail
-
-
-def _raising(error: HearthError) -> Callable[..., Any]:
-    def fail(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return fail

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from hearth.app.tui.widgets.message import Shown
 from hearth.backends.contract.messages import ToolCall
 from hearth.backends.errors import HearthError, WorkerDied
 from pilots import ask, chat_of, opened, say, transcript_of, until, until_shown
-from scripted import Script, ScriptedHost
+from scripted import Script, ScriptedHost, failing
 
 TALL = (140, 120)
 WORDS = 40
@@ -208,7 +208,7 @@ async def test_errors_of_hosts_and_workers(services: Services, host: ScriptedHos
             await ask(pilot, "x")
             await pilot.pause(0.05)
             check(app)
-        host.backend = _failing(HearthError("\n".join(MARKUP), MARKUP[0]))  # type: ignore[method-assign]
+        host.backend = failing(HearthError("\n".join(MARKUP), MARKUP[0]))  # type: ignore[method-assign]
         await ask(pilot, "x")
         await pilot.pause(0.05)
         check(app)
@@ -268,10 +268,3 @@ async def test_what_is_pasted(services: Services) -> None:
                 field.post_message(Paste("\x1b]52;c;aGk=\x07[red]x[/] \u202eb \U000e0041"))
             await pilot.pause(0.1)
             check(app)
-
-
-def _failing(error: HearthError) -> Callable[..., Coroutine[Any, Any, Any]]:
-    async def fail(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return fail

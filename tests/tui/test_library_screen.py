@@ -40,7 +40,7 @@ from pilots import chat_of, opened, until, until_shown
 from polling import notices
 from quantizing import GUIDE
 from screens import text_of
-from scripted import Script, ScriptedHost
+from scripted import Script, ScriptedHost, failing
 
 REPO = "organisation/tiny-GGUF"
 DRAFT = GUIDE.with_name("guide-draft.f16.gguf")
@@ -228,10 +228,8 @@ async def test_a_model_without_an_original_is_not_compared(services: Services) -
 async def test_models_are_listed_also_where_the_host_does_not_answer(
     services: Services, host: ScriptedHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stats() -> None:
-        raise HostUnreachable("The host does not respond.", "Try again.")
-
-    monkeypatch.setattr(host, "stats", stats)
+    error = HostUnreachable("The host does not respond.", "Try again.")
+    monkeypatch.setattr(host, "stats", failing(error))
     async with library(services) as (_, pilot):
         await until_shown(pilot, "The host does not respond.")
         assert pilot.app.screen.query_one("#worth-list", ColumnList).list.option_count > 1
@@ -473,10 +471,7 @@ async def test_memory_is_timed_once_where_nobody_has_so_that_speeds_are_told(
 async def test_memory_is_not_timed_while_a_model_answers(
     services: Services, host: ScriptedHost
 ) -> None:
-    async def measure() -> Bandwidth:
-        raise AssertionError("it was")
-
-    services.measure_bandwidth = measure
+    services.measure_bandwidth = failing(AssertionError("it was"))
     worker = WorkerStats("guide", "guide.gguf", pid=1, running=1, waiting=0, restarts=0, idle_s=0.0)
     host.told = HostStats(1, "", 0.0, 0, workers=(worker,))
     async with library(services) as (_, pilot):
@@ -488,10 +483,7 @@ async def test_memory_is_not_timed_while_a_model_answers(
 
 @in_loop
 async def test_what_cannot_be_timed_is_told(services: Services) -> None:
-    async def measure() -> Bandwidth:
-        raise OSError("no process can be made")
-
-    services.measure_bandwidth = measure
+    services.measure_bandwidth = failing(OSError("no process can be made"))
     async with library(services) as (_, pilot):
         await until_shown(pilot, "could not be measured")
 
