@@ -147,6 +147,7 @@ class Answer:
             messages, that were left out of the prompt.
         last: the choice that ended last.
         tokens: completion tokens received.
+        request: the request that `follow` sent last, without the messages that were left out.
         reason: why the answer ended; empty until then.
         began_s, first_s, last_s: when the request was sent, and when its first and last tokens
             arrived, by `clock`.
@@ -168,6 +169,7 @@ class Answer:
         self.error: ErrorInfo | None = None
         self.reason: FinishReason | Literal["", "error"] = ""
         self.tokens = 0
+        self.request: Request | None = None
         self.clock = clock
         self.began_s = clock()
         self.first_s: float | None = None
@@ -218,7 +220,7 @@ class Answer:
         """
         while True:
             self.began_s = self.clock()
-            self.error, self.reason = None, ""
+            self.error, self.reason, self.request = None, "", request
             generated = cast(AsyncGenerator[Event, None], backend.generate(request))
             # No generators beyond these: each costs time for every token.
             try:

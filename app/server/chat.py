@@ -12,7 +12,6 @@ from hearth.app.answer import Answer, Choice
 from hearth.app.server import answers
 from hearth.app.server.chunks import (
     Chunks,
-    Sent,
     ending,
     fields_of_prompt,
     head,
@@ -28,6 +27,7 @@ from hearth.app.server.messages import (
 )
 from hearth.app.server.requests import build, constraint_of, known_effort, logprobs_of
 from hearth.app.server.tables.chat import CHAT
+from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import Channel, Token
 from hearth.backends.contract.requests import Request
 from hearth.backends.errors import ConflictingParameters
@@ -53,14 +53,15 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     exchange.names.update(_names(given))
     stream = is_streamed(given)
     request = _request(exchange)
-    sent = Sent(await exchange.backend(), request)
-    events = await exchange.events([request], source=sent)
+    backend = await exchange.backend()
+    events = await exchange.events([request], source=backend)
     if stream:
         first = head("chat.completion.chunk", "chatcmpl", exchange.model)
-        return await exchange.stream(_Chunks(first, given, sent).parts(events))
+        return await exchange.stream(_Chunks(first, given, backend).parts(events))
     first = head("chat.completion", "chatcmpl", exchange.model)
     [answer] = await exchange.collect(events)
-    [prompt] = await prompt_fields(exchange, [sent.request])
+    assert answer.request is not None
+    [prompt] = await prompt_fields(exchange, [answer.request])
     choices = [_choice(choice, given) for choice in answer.choices]
     return JSONResponse({**first, "choices": choices, **ending([answer]), **prompt})
 
@@ -136,16 +137,15 @@ def _choice(choice: Choice, given: Mapping[str, Any]) -> Json:
 class _Chunks(Chunks):
     """The chunks of a chat completion; a choice begins with the role."""
 
-    def __init__(self, first: Json, given: Mapping[str, Any], sent: Sent) -> None:
+    def __init__(self, first: Json, given: Mapping[str, Any], backend: Backend) -> None:
         super().__init__(first, given, {"delta": {}})
         self._given = given
-        self._sent = sent
+        self._backend = backend
         self._prompt: Json = {}
 
     async def begin(self, answer: Answer, index: int) -> bytes:
-        if self._ids and not self._prompt:
-            backend, request = self._sent.backend, self._sent.request
-            self._prompt = await fields_of_prompt(backend, self._given, request)
+        if self._ids and not self._prompt and answer.request is not None:
+            self._prompt = await fields_of_prompt(self._backend, self._given, answer.request)
         first = {"delta": {"role": "assistant", "content": ""}}
         return self.chunk(answer, index, first, **answers.notices(answer.notices), **self._prompt)
 

@@ -10,9 +10,9 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,6 @@ from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import (
     Channel,
     ChoiceFinished,
-    Event,
     Finished,
     Progress,
     Started,
@@ -218,22 +217,6 @@ def _call_delta(part: ToolCallPart) -> Json:
         return {"index": part.position, "function": {"arguments": part.arguments}}
     function = {"name": part.name, "arguments": part.arguments}
     return {"index": part.position, "id": part.id, "type": "function", "function": function}
-
-
-@dataclass(slots=True)
-class Sent:
-    """Generates with `backend`.
-
-    `request` is the request that was sent last, without the turns that were left out of the prompt.
-    """
-
-    backend: Backend
-    request: Request
-
-    def generate(self, request: Request) -> AsyncIterator[Event]:
-        """The events of one request; closing the iterator cancels it."""
-        self.request = request
-        return self.backend.generate(request)
 
 
 async def prompt_fields(exchange: Exchange, requests: Sequence[Request]) -> list[Json]:

@@ -117,7 +117,6 @@ class StreamingAnswer(Answer):
     Attributes:
         id: of the message.
         info: describes the model that generates it.
-        request: the request that was sent to the model.
     """
 
     def __init__(self, begun: ChatMessage) -> None:
@@ -125,7 +124,6 @@ class StreamingAnswer(Answer):
         self._begun = begun
         self.id = begun.id
         self.info: ModelInfo | None = None
-        self.request: Request | None = None
         parts = self.choices[0].parts
         if begun.reasoning:
             parts.append(Part("reasoning", pieces=[begun.reasoning]))
@@ -253,8 +251,7 @@ class Turn:
             self.first = ""
             sent = self._sent()
             request, *_ = await self._ask(sent)
-        answer.request = self._continuing(request)
-        generated = answer.follow(backend, answer.request, overflow)
+        generated = answer.follow(backend, self._continuing(request), overflow)
         is_told = False
         async with contextlib.aclosing(generated) as events:
             async for event in events:
