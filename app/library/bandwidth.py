@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict, dataclass
@@ -54,16 +53,11 @@ def known_bandwidth(cache_dir: Path, machine: Machine) -> Bandwidth | None:
 
 
 def _stored(cache_dir: Path, machine: Machine) -> Bandwidth | None:
+    import msgspec
+
     try:
-        stored = json.loads((cache_dir / _FILE).read_text("utf-8"))
-        bandwidth = Bandwidth(
-            float(stored["bytes_per_s"]),
-            int(stored["threads"]),
-            str(stored["cpu"]),
-            str(stored["date"]),
-            stored.get("is_busy") is True,
-        )
-    except (OSError, ValueError, TypeError, KeyError):
+        bandwidth = msgspec.json.decode((cache_dir / _FILE).read_bytes(), type=Bandwidth)
+    except (OSError, ValueError):
         return None  # It will be measured again.
     is_same = bandwidth.cpu == machine.cpu and bandwidth.threads == machine.usable_cores
     return bandwidth if is_same and bandwidth.bytes_per_s > 0 else None

@@ -24,6 +24,7 @@ _PASSING: Final = (408, 425, 429, 500, 502, 503, 504)
 _CHECKSUM: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _CONNECT_S: Final = 20.0
+_STALL_BYTES: Final = 65_536
 
 
 class BrokenOff(Exception):
@@ -51,17 +52,14 @@ class FileSource:
 
     Args:
         endpoint: the Hub's address.
-        stall_s: a connection that delivers less than `stall_bytes` in this time counts as broken.
+        stall_s: a connection that delivers less than 64 KiB in this time counts as broken.
     """
 
-    def __init__(
-        self, endpoint: str, repo_id: str, commit: str, *, stall_s: float, stall_bytes: int = 65_536
-    ) -> None:
+    def __init__(self, endpoint: str, repo_id: str, commit: str, *, stall_s: float) -> None:
         self.endpoint = endpoint
         self._repo_id = repo_id
         self._commit = commit
         self._stall_s = stall_s
-        self._stall_bytes = stall_bytes
 
     async def __aenter__(self) -> FileSource:
         prepare_library()
@@ -110,7 +108,7 @@ class FileSource:
                     if position >= end:
                         return
                     if (now := time.monotonic()) - since > self._stall_s:
-                        if brought < self._stall_bytes:
+                        if brought < _STALL_BYTES:
                             raise BrokenOff(f"only {brought} bytes in {now - since:.0f} s")
                         since, brought = now, 0
         except httpx2.TransportError as error:

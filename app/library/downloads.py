@@ -39,6 +39,7 @@ from hearth.backends.machine.lock import LockFile
 
 DownloadState = Literal["waiting", "running", "paused", "failed", "done"]
 _VERSION: Final = 1
+_MOST_RUNNING: Final = 2
 _TAKE_OVER_S: Final = 2.0
 """Interval at which a process tries to become the keeper."""
 _PROGRESS_S: Final = 2.0
@@ -161,7 +162,6 @@ class Downloads:
         cache: the shared cache's folder.
         hub: the source of downloads.
         log_dir: folder for the output of the jobs; None: the output is dropped.
-        most_running: number of downloads that run at the same time.
         retry_s: time after which a download that lost its connection is tried again.
         start: starts a job, as `Job.start` does.
         clock: a monotonic clock in seconds.
@@ -174,7 +174,6 @@ class Downloads:
         hub: Hub,
         *,
         log_dir: Path | None = None,
-        most_running: int = 2,
         retry_s: float = 60.0,
         start: Callable[[Work, Values, Path | None], Awaitable[Job]] = Job.start,
         clock: Callable[[], float] = time.monotonic,
@@ -183,7 +182,6 @@ class Downloads:
         self._cache = cache
         self._hub = hub
         self._log_dir = log_dir
-        self._most_running = most_running
         self._retry_s = retry_s
         self._start = start
         self._clock = clock
@@ -318,7 +316,7 @@ class Downloads:
             for entry in self._entries
             if entry.state == "waiting" and entry.task is None and entry.not_before <= now
         ]
-        return waiting[: max(self._most_running - running, 0)]
+        return waiting[: max(_MOST_RUNNING - running, 0)]
 
     def _model_of(self, download: Download) -> Path:
         """The path of the downloaded model: its folder, or its first file."""

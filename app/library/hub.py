@@ -8,12 +8,12 @@ when first needed, with its telemetry off.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from hearth.app.library.errors import (
@@ -29,13 +29,6 @@ from hearth.backends.errors import HearthError
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
-Sort = Literal["trending", "downloads", "likes", "changed"]
-_SORTS: Final[Mapping[str, str]] = {
-    "trending": "trendingScore",
-    "downloads": "downloads",
-    "likes": "likes",
-    "changed": "lastModified",
-}
 _PLAIN: Final = frozenset({"F64", "F32", "F16", "BF16"})
 _EXPAND: Final = ("downloads", "likes", "gated", "tags", "lastModified", "gguf", "safetensors")
 _LICENCE_TAG: Final = "license:"
@@ -56,7 +49,6 @@ class HubModel:
     likes: int
     gated: bool
     licence: str
-    tags: tuple[str, ...]
     changed_at: datetime | None
     parameters: int | None = None
 
@@ -141,10 +133,8 @@ class Hub:
         named = self.address or os.environ.get("HF_ENDPOINT")
         return (named or "https://huggingface.co").rstrip("/")
 
-    def search(
-        self, query: str, *, limit: int = 30, sort: Sort = "trending", tag: str | None = None
-    ) -> list[HubModel]:
-        """The models whose names contain `query`, at most `limit` of them.
+    def search(self, query: str, *, limit: int = 30, tag: str | None = None) -> list[HubModel]:
+        """The models whose names contain `query`, at most `limit` of them, trending ones first.
 
         Args:
             tag: only return models with this tag, such as "gguf".
@@ -156,7 +146,7 @@ class Hub:
         parameters: dict[str, Any] = {
             "search": query,
             "limit": limit,
-            "sort": _SORTS[sort],
+            "sort": "trendingScore",
             "expand": list(_EXPAND),
             **({} if tag is None else {"filter": tag}),
         }
@@ -322,14 +312,12 @@ def _package_repository(repo_id: str, revision: str) -> Repository:
 
 
 def _model(info: ModelInfo) -> HubModel:
-    tags = tuple(info.tags or ())
     return HubModel(
         repo_id=info.id,
         downloads=info.downloads or 0,
         likes=info.likes or 0,
         gated=bool(info.gated),
         licence=_licence(info),
-        tags=tags,
         changed_at=info.last_modified,
         parameters=_parameters(info),
     )

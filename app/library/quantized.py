@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,9 +100,7 @@ def quantized(models: Sequence[LocalModel]) -> dict[str, Quantized]:
             source = _source(facts["source"], sources)
             is_of_it = facts["result"]["size_bytes"] == model.size_bytes
             if source is not None and source is not model and is_of_it:
-                result = _quantized(source, model, facts.get("measured") or {})
-                is_converted = facts.get("method") == CONVERT
-                by_name[model.name] = replace(result, is_converted=is_converted)
+                by_name[model.name] = _quantized(source, model, facts)
         except (LookupError, TypeError, ValueError, AttributeError):
             continue
     return by_name
@@ -117,7 +115,8 @@ def _source(
     return sources.get((name, files[0][1])) or sources.get((name, weights))
 
 
-def _quantized(source: LocalModel, model: LocalModel, measured: Mapping[str, Any]) -> Quantized:
+def _quantized(source: LocalModel, model: LocalModel, facts: Mapping[str, Any]) -> Quantized:
+    measured = facts.get("measured") or {}
     change = measured.get("change")
     return Quantized(
         source,
@@ -126,6 +125,7 @@ def _quantized(source: LocalModel, model: LocalModel, measured: Mapping[str, Any
         (float(change[0]), float(change[1])) if change else None,
         _measured(measured.get("before")),
         _measured(measured.get("after")),
+        is_converted=facts.get("method") == CONVERT,
     )
 
 

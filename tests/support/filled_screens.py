@@ -139,15 +139,14 @@ CATALOGUE: Final = Catalogue(_ENTRIES, {entry.name: entry for entry in _ENTRIES}
 
 _CHANGED: Final = datetime(2026, 1, 1, tzinfo=UTC)
 FOUND: Final = [
-    HubModel("maker/Medium-8B-GGUF", 1_204_331, 912, False, "apache-2.0", (), _CHANGED, 8 * GB),
-    HubModel("maker/Gated-27B-it-GGUF", 88_210, 140, True, "gemma", (), _CHANGED, 27 * GB),
+    HubModel("maker/Medium-8B-GGUF", 1_204_331, 912, False, "apache-2.0", _CHANGED, 8 * GB),
+    HubModel("maker/Gated-27B-it-GGUF", 88_210, 140, True, "gemma", _CHANGED, 27 * GB),
     HubModel(
         "some-organisation/Experts-30B-A3B-Instruct-2507-GGUF",
         5_310,
         7,
         False,
         "",
-        (),
         _CHANGED,
         None,
     ),

@@ -124,7 +124,7 @@ async def test_models_of_this_machine(services: Services, monkeypatch: pytest.Mo
 @in_loop
 async def test_models_of_the_hub(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    found = [HubModel(text, 1, 2, True, text, (text,), now) for text in ALL]
+    found = [HubModel(text, 1, 2, True, text, now) for text in ALL]
     monkeypatch.setattr(Hub, "search", lambda *_, **__: found)
     async with opened(services, LARGE) as (app, pilot):
         app.switch_mode("library")
