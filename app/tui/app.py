@@ -181,10 +181,8 @@ class HearthApp(App[int]):
     def _downloads(self) -> list[Activity]:
         with suppress(HearthError):  # The library shows why the queue cannot be read.
             items = self.services.downloads.items()
-            before, self._downloading_ids = (
-                self._downloading_ids,
-                {one.id for one in items if _is_running(one)},
-            )
+            running = [item for item in items if item.state == "running"]
+            before, self._downloading_ids = self._downloading_ids, {item.id for item in running}
             for item in items:
                 if item.id in before - self._downloading_ids:
                     self._report_end(item)
@@ -194,8 +192,7 @@ class HearthApp(App[int]):
                     item.done_bytes / item.total_bytes if item.total_bytes else None,
                     "↓",
                 )
-                for item in items
-                if _is_running(item)
+                for item in running
             ]
         return []
 
@@ -361,10 +358,6 @@ class HearthApp(App[int]):
         if holding.value != name:
             text = f"Saved, but {holding.origin} overrides it: {holding.value}."
             self.notify(safe_text(text), severity="warning", markup=False)
-
-
-def _is_running(item: DownloadItem) -> bool:
-    return item.state == "running"
 
 
 class KeptThemes(ThemeProvider):

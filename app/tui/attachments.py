@@ -12,14 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hearth.app.library.model_files import open_regular
 from hearth.app.terminal import safe_text
 from hearth.backends.errors import HearthError
-
-if TYPE_CHECKING:
-    from hearth.backends.contract.backend import Backend
 
 LARGEST_BYTES: Final = 2 << 20
 """Largest size of one file."""
@@ -110,11 +107,6 @@ def split(content: str) -> tuple[str, tuple[Attached, ...]]:
         if files and at == len(content):
             return written, tuple(files)
     return content, ()
-
-
-async def count(backend: Backend, text: str) -> int:
-    """Number of tokens in `text`."""
-    return len(await backend.tokenize(text))
 
 
 def in_words(files: tuple[Attached, ...]) -> str:

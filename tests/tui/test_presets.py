@@ -26,7 +26,7 @@ def presets(tmp_path: Path) -> Presets:
 @pytest.mark.parametrize("width", [60, 120])
 @in_loop
 async def test_the_marked_one_is_shown_in_full_and_used(presets: Presets, width: int) -> None:
-    async with asking(PresetsScreen(presets), width) as (app, pilot):
+    async with asking(PresetsScreen(presets, CURRENT), width) as (app, pilot):
         assert "Be [b]brief[/b] ␛[31m." in text_of(app)
         assert "thinking" in text_of(app)
         await pilot.press("down")
@@ -39,7 +39,7 @@ async def test_the_marked_one_is_shown_in_full_and_used(presets: Presets, width:
 
 @in_loop
 async def test_escape_uses_none(presets: Presets) -> None:
-    async with asking(PresetsScreen(presets)) as (app, pilot):
+    async with asking(PresetsScreen(presets, CURRENT)) as (app, pilot):
         await pilot.press("escape")
         await pilot.pause()
         assert app.answer is None
@@ -47,7 +47,7 @@ async def test_escape_uses_none(presets: Presets) -> None:
 
 @in_loop
 async def test_a_click_uses_one(presets: Presets) -> None:
-    async with asking(PresetsScreen(presets)) as (app, pilot):
+    async with asking(PresetsScreen(presets, CURRENT)) as (app, pilot):
         assert await pilot.click("OptionList", offset=(2, 1))
         await pilot.pause()
         assert app.answer == presets.get("Poet")
@@ -78,17 +78,8 @@ async def test_another_one_is_replaced_only_after_a_yes(presets: Presets) -> Non
 
 
 @in_loop
-async def test_without_a_chat_nothing_is_kept(presets: Presets) -> None:
-    async with asking(PresetsScreen(presets)) as (app, pilot):
-        await pilot.press("s")
-        await settle(app, pilot)
-        assert app.screen is app.question
-        assert len(presets.all()) == 2
-
-
-@in_loop
 async def test_one_gets_another_name(presets: Presets) -> None:
-    async with asking(PresetsScreen(presets)) as (app, pilot):
+    async with asking(PresetsScreen(presets, CURRENT)) as (app, pilot):
         await pilot.press("r")
         await pilot.pause()
         await pilot.press(*"Poet", "enter")
@@ -101,7 +92,7 @@ async def test_one_gets_another_name(presets: Presets) -> None:
 
 @in_loop
 async def test_one_is_deleted_only_after_a_yes(presets: Presets) -> None:
-    async with asking(PresetsScreen(presets)) as (app, pilot):
+    async with asking(PresetsScreen(presets, CURRENT)) as (app, pilot):
         await pilot.press("d")
         await pilot.pause()
         await pilot.press("enter")
@@ -117,7 +108,7 @@ async def test_one_is_deleted_only_after_a_yes(presets: Presets) -> None:
 
 @in_loop
 async def test_an_empty_list_says_what_a_preset_is(tmp_path: Path) -> None:
-    async with asking(PresetsScreen(Presets(tmp_path / "none.json"))) as (app, pilot):
+    async with asking(PresetsScreen(Presets(tmp_path / "none.json"), CURRENT)) as (app, pilot):
         assert "No presets yet." in text_of(app)
         await pilot.press("enter", "d", "r")
         await settle(app, pilot)

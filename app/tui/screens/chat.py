@@ -415,7 +415,7 @@ class ChatScreen(HearthScreen):
             if key not in self._file_tokens:
                 try:
                     backend = await self._backend(session)
-                    self._file_tokens[key] = await attachments.count(backend, file.file.text)
+                    self._file_tokens[key] = len(await backend.tokenize(file.file.text))
                 except HearthError:
                     return  # No count is shown; the next answer reports the error.
             if not file.tokens:
@@ -940,7 +940,8 @@ class ChatScreen(HearthScreen):
         try:
             expanded = await asyncio.to_thread(attachments.expand, text, self.folder)
             if session is not None and session.info is not None:
-                tokens = await attachments.count(await self._backend(session), expanded.text)
+                backend = await self._backend(session)
+                tokens = len(await backend.tokenize(expanded.text))
                 about = ""
             else:
                 tokens, about = -(-len(expanded.text.encode()) // _BYTES_PER_TOKEN), "about "

@@ -54,19 +54,11 @@ _OFFERED: Final = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M")
 _WAYS: Final[dict[str, Way]] = {"Copy it": "copy", "Move it": "move", "Link to it": "link"}
 _TEXT_OF: Final = {"waiting": "Waiting for another download.", "done": "Installed."}
 _STATE_STYLES: Final = {"failed": "$text-error", "paused": "$text-warning", "done": "$text-success"}
-_TAB_OF: Final = {
-    "chat": ("here",),
-    "remove": ("here",),
-    "quantize": ("here",),
-    "compare": ("here",),
-    "import": ("here",),
-    "unload": ("here",),
-    "draft": ("here",),
+_HERE_ACTIONS: Final = ("chat", "remove", "quantize", "compare", "import", "unload", "draft")
+_TAB_OF: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(_HERE_ACTIONS, ("here",)),
     "pull": ("worth", "hub"),
-    "pause": ("downloads",),
-    "cancel": ("downloads",),
-    "clear": ("downloads",),
-    "move": ("downloads",),
+    **dict.fromkeys(("pause", "cancel", "clear", "move"), ("downloads",)),
 }
 """The tabs in which each action can be used."""
 

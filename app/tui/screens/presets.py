@@ -28,7 +28,7 @@ class PresetsScreen(Dialog[Preset | None]):
 
     Args:
         presets: the stored presets.
-        current: the chat as a preset, whose name is suggested; None if there is no chat to save.
+        current: the chat as a preset, whose name is suggested.
     """
 
     DEFAULT_CSS = """
@@ -51,7 +51,7 @@ class PresetsScreen(Dialog[Preset | None]):
         Binding("escape", "dismiss(None)", "close", id="presets.close"),
     ]
 
-    def __init__(self, presets: Presets, current: Preset | None = None) -> None:
+    def __init__(self, presets: Presets, current: Preset) -> None:
         super().__init__()
         self._presets = presets
         self._current = current
@@ -69,8 +69,6 @@ class PresetsScreen(Dialog[Preset | None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable actions that are not possible now."""
-        if action == "save":
-            return True if self._current is not None else None
         if action in ("use", "rename", "delete"):
             return True if self._shown else None
         return True
@@ -111,11 +109,8 @@ class PresetsScreen(Dialog[Preset | None]):
     @work(group="presets", exclusive=True)
     async def action_save(self) -> None:
         """Save this chat as a preset."""
-        current = self._current
-        if current is None:
-            return
         name = await self.app.push_screen_wait(
-            AskLine("Name of the preset", current.name, check=_named)
+            AskLine("Name of the preset", self._current.name, check=_named)
         )
         if name is None:
             return
@@ -126,7 +121,7 @@ class PresetsScreen(Dialog[Preset | None]):
             )
         ):
             return
-        await self._do(lambda: self._presets.save(replace(current, name=name)))
+        await self._do(lambda: self._presets.save(replace(self._current, name=name)))
 
     @work(group="presets", exclusive=True)
     async def action_rename(self) -> None:
