@@ -89,7 +89,7 @@ def test_steps_have_as_many_threads_as_their_pace_says(folder: Path) -> None:
     runner.threads = runner._batch_threads = 2
     advance(driven, 0, some_tokens(5))
     advance(driven, 0, [7])
-    pace.threads = pace._chosen = 1
+    pace.threads = pace.chosen = 1
     advance(driven, 0, [8])
     advance(driven, 0, some_tokens(5))
     assert seen == [2, 2, 1, 1]
