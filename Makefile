@@ -24,8 +24,8 @@ chat: $(READY) $(MODEL_TRIED) ## chat in the terminal, with SmolLM2 if it can be
 	@$(BIN)/hearth
 
 test: $(READY) ## the default test suite
-	@$(BIN)/python -m pytest -n 2 tests/tui
-	@$(BIN)/python -m pytest --ignore=tests/tui
+	@$(BIN)/python -m pytest -n 2 tests/tui tests/kernels
+	@$(BIN)/python -m pytest --ignore=tests/tui --ignore=tests/kernels
 
 slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow

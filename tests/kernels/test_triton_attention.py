@@ -50,7 +50,7 @@ def test_any_number_of_splits_is_near_and_has_the_same_bits_every_time(kinds: Ki
     )
     query = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(0))
     wanted = exact(query, keys, values, seen, scale=0.2)
-    for splits in range(1, 17):
+    for splits in range(1, 17) if kinds == (None, None) else (1, 2, 3, 7, 16):
         chunk = -(-250 // splits)
         found = attend_decode(query, keys, values, seen, scale=0.2, chunk=chunk)
         assert float((found - wanted).abs().max()) < 1e-5, splits

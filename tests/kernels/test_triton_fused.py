@@ -141,23 +141,21 @@ def test_heads_are_finished_and_kept_in_one_launch_as_in_two(
     norms = (*torch.rand(2, size, generator=generator), 1e-5) if normed else None
     angles = torch.rand(tokens, 1, turned, generator=generator)
     rotary = (angles.cos(), angles.sin()) if turned else None
-    found, wanted = [], []
-    for made in (found, wanted):
-        some = heads.clone()
-        row = row_elements(size, kind)
-        shape = (2 * tokens, 2, row)
-        keys, values = (torch.full(shape, 7, dtype=torch.uint8).to(kind) for _ in range(2))
-        if made is found:
-            finish_and_store(some, 4, norms, rotary, keys, values, slots, LARGEST)
-        else:
-            for at in range(tokens):
-                one, place = some[at : at + 1], slots[at : at + 1]
-                turn = None if rotary is None else tuple(part[at : at + 1] for part in rotary)
-                finish_heads(one[:, :6], 4, norms, turn)  # type: ignore[arg-type]
-                new = one[:, 4:].reshape(1, 2, 2, size)
-                store_tokens(keys, values, place, new, LARGEST)
-        made += [some, keys.float(), values.float()]
-    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    shape = (2 * tokens, 2, row_elements(size, kind))
+    pools = [torch.full(shape, 7, dtype=torch.uint8).to(kind) for _ in range(4)]
+    together = heads.clone()
+    finish_and_store(together, 4, norms, rotary, pools[0], pools[1], slots, LARGEST)
+    alone = range(tokens) if tokens < 8 else (0, 6, 7, 8, 15, 63, 64, 66)
+    for at in alone:
+        one, place = heads[at : at + 1].clone(), slots[at : at + 1]
+        turn = None if rotary is None else tuple(part[at : at + 1] for part in rotary)
+        finish_heads(one[:, :6], 4, norms, turn)  # type: ignore[arg-type]
+        assert torch.equal(one[0], together[at])
+        store_tokens(pools[2], pools[3], place, one[:, 4:].reshape(1, 2, 2, size), LARGEST)
+        for made, wanted in ((pools[0], pools[2]), (pools[1], pools[3])):
+            assert torch.equal(made[place].float(), wanted[place].float())
+    unused = [slot for slot in range(2 * tokens) if slot not in slots]
+    assert all((pool[unused].float() == 7).all() for pool in pools[:2])
 
 
 def test_every_number_becomes_the_nearest_of_e4m3() -> None:
