@@ -8,6 +8,8 @@ PACKAGES := app backends quant kernels assets
 LINKS := $(PACKAGES:%=.types/hearth/%)
 # Only these are imported there: others need packages that such a machine may lack (tests/native/test_alone.py).
 GPU_TESTS = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.cuda' tests)
+# These measure, or start processes that use all cores.
+MEASURING := tests/bench tests/e2e
 BENCHMARKS := $(filter-out %_cuda.py,$(wildcard benchmarks/*.py))
 # What `make gpu` does, in this order: each in less than eight minutes, all in less than 24.
 PART ?= tests gemv attention end
@@ -24,8 +26,8 @@ chat: $(READY) $(MODEL_TRIED) ## chat in the terminal, with SmolLM2 if it can be
 	@$(BIN)/hearth
 
 test: $(READY) ## the default test suite
-	@$(BIN)/python -m pytest -n 2 tests/tui tests/kernels
-	@$(BIN)/python -m pytest --ignore=tests/tui --ignore=tests/kernels
+	@$(BIN)/python -m pytest -n 2 $(MEASURING:%=--ignore=%)
+	@$(BIN)/python -m pytest $(MEASURING)
 
 slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow

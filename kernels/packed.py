@@ -331,7 +331,9 @@ class TiledMatrix:
                 return Route(
                     "AMX, bf16 tiles",
                     "bf16",
-                    "unpacking into tiles is little beside this many rows",
+                    "tiles are read as they are"
+                    if packing == "BF16"
+                    else "unpacking into tiles is little beside this many rows",
                 )
             case "int8":
                 lanes = _INT8_LANES[instructions]

@@ -106,7 +106,7 @@ UNPACK void unpack_plain(Kind kind, const uint8_t *tile, int64_t inputs, int64_t
       const uint8_t *place = tile + 2 * TILE * input;
       uint32_t *to = out + run * STEP + TILE * pair;
       if (kind == BF16)
-        store_side_by_side(to, _mm512_maskz_loadu_epi16(input + 2 <= inputs ? ~0u : input < inputs ? 0xffff : 0, place));
+        _mm512_storeu_si512(to, input < inputs ? LOAD(place) : SET_I(0));
       else
         store_pair(to, input < inputs ? LOAD_F16(place) : SET_F(0.0f), input + 1 < inputs ? LOAD_F16(place + 2 * TILE) : SET_F(0.0f));
     }
@@ -128,6 +128,26 @@ static void (*const unpack[KINDS])(const uint8_t *packed, int64_t number, int64_
 
 /* ---- products */
 
+/* Two tiles of columns: where the first is, how far behind it the second, and how far behind a run of both the next one. */
+typedef struct {
+  const uint32_t *start;
+  int64_t right, step;
+} Columns;
+
+/* Those of `count` runs of the tiles `tile` and, if there is one, the next: unpacked to `room`, or where they are. */
+AMX static Columns columns_of(const AmxProduct *job, int64_t tile, int64_t start, int64_t count, uint32_t *room) {
+  const int64_t next = tile + 1 < job->end; /* A second tile that is not there is added to columns that are not read. */
+  if (job->kind == BF16 && job->inputs % RUN == 0) {
+    const Layout about = layout_at(BF16, job->packed);
+    const uint8_t *first = job->packed + tile_offset(BF16, about, job->inputs, tile);
+    const int64_t bytes = tile_bytes(BF16, about, job->inputs);
+    return (Columns){(const uint32_t *)first + start * TILE * TILE, next * bytes / (int64_t)sizeof(uint32_t), TILE * TILE};
+  }
+  for (int side = 0; side < 2; side++)
+    unpack[job->kind](job->packed, tile + side * next, job->inputs, start, count, room + side * TILE * TILE);
+  return (Columns){room, TILE * TILE, STEP};
+}
+
 static int64_t rows_at_once(int64_t inputs) {
   const int64_t rows = BYTES_OF_ROWS / (2 * inputs) / WIDE * WIDE;
   return rows < LEAST_ROWS ? LEAST_ROWS : rows > MOST_ROWS ? MOST_ROWS : rows;
@@ -147,15 +167,16 @@ AMX void amx_multiply(const AmxProduct *job, uint8_t *room) {
       const int64_t columns = left < within ? left : within;
       for (int64_t start = 0; start < runs; start += DEPTH / RUN) {
         const int64_t count = start + DEPTH / RUN < runs ? DEPTH / RUN : runs - start;
-        for (int side = 0; side < 2; side++) /* A second tile that is not there is added to columns that are not read. */
-          unpack[job->kind](job->packed, tile + (tile + side < job->end ? side : 0), job->inputs, start, count,
-                            weights + side * TILE * TILE);
+        const Columns of = columns_of(job, tile, start, count, weights);
         for (int64_t row = top; row < bottom; row += WIDE) {
           const uint16_t *x = job->x + (row / TILE * runs + start) * TILE * RUN;
           float *sum = sums + (row - top) * WIDE, *y = job->y + row * job->stride + (tile - job->begin) * TILE;
           const int is_last = start + count == runs, is_whole = columns == WIDE && row + WIDE <= job->rows;
-          add_tiles(x, runs * TILE * RUN, weights, STEP, count, start ? sum : NULL, WIDE, is_last && is_whole ? y : sum,
-                    is_last && is_whole ? job->stride : WIDE);
+          if (row + TILE >= job->rows)
+            add_upper_tiles(x, of.start, of.right, of.step, count, start ? sum : NULL, WIDE, sum, WIDE);
+          else
+            add_tiles(x, runs * TILE * RUN, of.start, of.right, of.step, count, start ? sum : NULL, WIDE,
+                      is_last && is_whole ? y : sum, is_last && is_whole ? job->stride : WIDE);
           if (is_last && !is_whole)
             for (int64_t one = 0; one < WIDE && row + one < job->rows; one++)
               memcpy(y + one * job->stride, sum + one * WIDE, sizeof(float) * columns);

@@ -5,6 +5,7 @@
 #include "tiles_api.h"
 
 enum { WIDE = 2 * TILE };
+enum { AHEAD = 4 }; /* tiles that are asked for before they are read */
 
 #if defined(__x86_64__) && defined(__linux__)
 #include "lanes_avx512.h"
@@ -56,10 +57,11 @@ AMX static inline void store_pair(uint32_t *place, __m512 first, __m512 second) 
 }
 
 /* 32 rows by 32 columns over `depth` tiles of each, added to `sums` or, where that is NULL, to zero. The lower 16 rows are `lower`
- * numbers behind the upper ones, and a pair of tiles of columns is `step` behind the one before it. `stride` is that of `sums`.
+ * numbers behind the upper ones, and the right 16 columns `right` behind the left ones; tiles of columns are `step` behind the
+ * ones before them. `stride` is that of `sums`.
  */
-AMX static inline void add_tiles(const uint16_t *rows, int64_t lower, const uint32_t *columns, int64_t step, int64_t depth,
-                                 const float *sums, int64_t stride, float *out, int64_t out_stride) {
+AMX static inline void add_tiles(const uint16_t *rows, int64_t lower, const uint32_t *columns, int64_t right, int64_t step,
+                                 int64_t depth, const float *sums, int64_t stride, float *out, int64_t out_stride) {
   if (!sums) {
     _tile_zero(0);
     _tile_zero(1);
@@ -75,7 +77,7 @@ AMX static inline void add_tiles(const uint16_t *rows, int64_t lower, const uint
     _tile_stream_loadd(4, rows + at * TILE * RUN, LINE);
     _tile_stream_loadd(5, rows + lower + at * TILE * RUN, LINE);
     _tile_loadd(6, columns, LINE);
-    _tile_loadd(7, columns + TILE * TILE, LINE);
+    _tile_loadd(7, columns + right, LINE);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
@@ -85,6 +87,31 @@ AMX static inline void add_tiles(const uint16_t *rows, int64_t lower, const uint
   _tile_stored(1, out + TILE, out_stride * sizeof(float));
   _tile_stored(2, out + TILE * out_stride, out_stride * sizeof(float));
   _tile_stored(3, out + TILE * out_stride + TILE, out_stride * sizeof(float));
+}
+
+/* The same of the upper 16 rows, whose columns are read from memory. */
+AMX static inline void add_upper_tiles(const uint16_t *rows, const uint32_t *columns, int64_t right, int64_t step, int64_t depth,
+                                       const float *sums, int64_t stride, float *out, int64_t out_stride) {
+  if (!sums) {
+    _tile_zero(0);
+    _tile_zero(1);
+  } else {
+    _tile_loadd(0, sums, stride * sizeof(float));
+    _tile_loadd(1, sums + TILE, stride * sizeof(float));
+  }
+  for (int64_t at = 0; at < depth; at++, columns += step) {
+    for (int64_t line = 0; line < TILE; line++) {
+      __builtin_prefetch(columns + AHEAD * step + line * TILE);
+      __builtin_prefetch(columns + right + AHEAD * step + line * TILE);
+    }
+    _tile_loadd(4, rows + at * TILE * RUN, LINE);
+    _tile_loadd(6, columns, LINE);
+    _tile_loadd(7, columns + right, LINE);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  _tile_stored(0, out, out_stride * sizeof(float));
+  _tile_stored(1, out + TILE, out_stride * sizeof(float));
 }
 
 #endif

@@ -147,7 +147,7 @@ AMX static void attend_blocks(int64_t begin, int64_t end, void *context) {
       if (about->window && stop <= oldest + 1 - about->window) continue;
       const int64_t groups = (stop - start + GROUP - 1) / GROUP, group = head * GROUPS + (start - job->begin) / GROUP;
       for (int64_t one = 0; one < groups; one++)
-        add_tiles(queries, job->depth * TILE * RUN, job->keys + (group + one) * group_size, 2 * TILE * TILE, job->depth, NULL, 0,
+        add_tiles(queries, job->depth * TILE * RUN, job->keys + (group + one) * group_size, TILE * TILE, 2 * TILE * TILE, job->depth, NULL, 0,
                   scores + one * GROUP, TOGETHER);
       for (int64_t row = 0; row < WIDE; row++) {
         uint16_t *to = weights + row / TILE * TOGETHER * TILE + row % TILE * RUN;
@@ -166,7 +166,7 @@ AMX static void attend_blocks(int64_t begin, int64_t end, void *context) {
                              _mm512_mul_ps(_mm512_loadu_ps(sums + row * size + at), _mm512_set1_ps(worth)));
       }
       for (int64_t at = 0; at < size; at += WIDE)
-        add_tiles(weights, TOGETHER * TILE, job->values + group * group_size + at * TILE, group_size, groups, sums + at, size, sums + at,
+        add_tiles(weights, TOGETHER * TILE, job->values + group * group_size + at * TILE, TILE * TILE, group_size, groups, sums + at, size, sums + at,
                   size);
     }
   }

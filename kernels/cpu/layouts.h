@@ -9,7 +9,8 @@
  * Codes of a run, in bits of `low` and `high`, are planes of 64 bytes a bit: 4 bits are 4 lines, unit
  * u in line u / 2 and nibble u % 2; 2 bits are 2 lines, unit u in line u / 4 and field u % 4; 8 bits
  * are 8 lines; a high bit is one line, unit u in bit u. FP8 alone has pairs of inputs in place of fours: byte
- * 32 (j / 2) + 2n + j % 2 is input j of output n. Numbers of half precision are as they are. Nothing is
+ * 32 (j / 2) + 2n + j % 2 is input j of output n. Numbers of half precision are as they are: in float16 those of an
+ * input next to each other, in bfloat16 two inputs of each output, the order in which TDPBF16PS adds up products. Nothing is
  * requantized: codes and scales are those of the file. Source of the formats: ggml's ggml-common.h and
  * ggml-quants.c.
  */
@@ -132,6 +133,11 @@ INLINE int64_t tile_bytes(Kind kind, Layout about, int64_t inputs) {
 /* Where a tile begins: its scales, which codes follow. */
 INLINE int64_t tile_offset(Kind kind, Layout about, int64_t inputs, int64_t tile) {
   return (is_grouped(kind) ? LINE : 0) + tile * tile_bytes(kind, about, inputs);
+}
+
+/* Where in a tile of half precision input `input` of an output is, in numbers. */
+INLINE int64_t half_of(Kind kind, int64_t output, int64_t input) {
+  return kind == BF16 ? 2 * (TILE * (input / 2) + output) + input % 2 : TILE * input + output;
 }
 
 /* Where in a unit input `input` of an output is. */

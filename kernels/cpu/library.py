@@ -92,8 +92,9 @@ class CpuLibrary:
             *(_INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, _INT, _POINTER, _INT),
         )
         library.hearth_rows.argtypes = (_INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER)
-        library.hearth_use_threads.argtypes = (_POINTER,)
-        library.hearth_use_threads(ctypes.cast(_torch().torch_parallel_for, _POINTER))
+        library.hearth_use_threads.argtypes = (_POINTER, _POINTER)
+        functions = _torch().torch_parallel_for, _torch().torch_get_num_threads
+        library.hearth_use_threads(*(ctypes.cast(one, _POINTER) for one in functions))
         best = library.hearth_instructions()
         number = best if wanted is None else SETS.index(wanted)
         if number > best:

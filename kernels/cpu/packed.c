@@ -1,6 +1,7 @@
 /* The library: packing a matrix, and products with it. Called from library.py with addresses of
  * tensors; work is divided among the threads of torch, whose functions are handed over at the start.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__) || defined(_M_X64)
@@ -12,9 +13,10 @@
 #include "packed.h"
 
 typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, Range range, void *context);
+typedef int32_t (*CountThreads)(uint32_t *count);
 
 /* From how many rows on AMX is faster, with its unpacking: printed by benchmarks/packed.py. */
-enum { BLOCK_ROWS = 64, AMX_DOT_ROWS = 9, AMX_ROWS = 48, WIDE_AMX_ROWS = 8 };
+enum { BLOCK_ROWS = 64, AMX_DOT_ROWS = 9, AMX_ROWS = 48, WIDE_AMX_ROWS = 8, BF16_AMX_ROWS = 2 };
 /* What reading a tile costs, in rows that it is multiplied with; what is not divided among threads. */
 enum { TILE_COST = 12, WORK_ALONE = 4 * (TILE_COST + 1), QUANTIZED_ALONE = 8 };
 
@@ -27,15 +29,63 @@ typedef struct {
 } Rows;
 
 static ParallelFor parallel_for;
+static CountThreads count_threads;
 
 /* Of the sources: see build_library.py. */
 EXPORT const char *hearth_version(void) { return HEARTH_VERSION; }
 
-EXPORT void hearth_use_threads(ParallelFor function) { parallel_for = function; }
+EXPORT void hearth_use_threads(ParallelFor function, CountThreads count) { parallel_for = function, count_threads = count; }
+
+enum { MOST_THREADS = 128 };
+
+/* The part of the work that a thread begins with; `next` is the first unit that no thread has taken. */
+typedef struct {
+  _Alignas(LINE) _Atomic int64_t next;
+  int64_t end;
+} Portion;
+
+typedef struct {
+  Range range;
+  void *context;
+  int64_t threads, grain;
+  Portion portions[MOST_THREADS];
+} Work;
+
+/* Takes half of what is left of a portion at a time: of the thread's own portion first, then of the others, because cores differ
+ * in speed, and other programs slow some of them down.
+ */
+static void take_portions(int64_t thread, int64_t end, void *context) {
+  (void)end;
+  Work *work = context;
+  for (int64_t at = 0; at < work->threads; at++) {
+    Portion *portion = work->portions + (thread + at) % work->threads;
+    int64_t from = atomic_load(&portion->next);
+    while (from < portion->end) {
+      const int64_t left = portion->end - from, half = left / 2 > work->grain ? left / 2 : work->grain;
+      const int64_t to = from + (half < left ? half : left);
+      if (!atomic_compare_exchange_weak(&portion->next, &from, to)) continue;
+      work->range(from, to, work->context);
+      from = atomic_load(&portion->next);
+    }
+  }
+}
 
 void in_parallel(int64_t count, int64_t grain, Range range, void *context) {
-  if (!parallel_for || count <= grain) range(0, count, context);
-  else parallel_for(0, count, grain, range, context);
+  uint32_t most = 1;
+  if (parallel_for) count_threads(&most);
+  int64_t threads = most < MOST_THREADS ? most : MOST_THREADS;
+  if (count / grain < threads) threads = count / grain;
+  if (threads <= 1) {
+    range(0, count, context);
+    return;
+  }
+  Work work; /* Not initialized: only the portions of `threads` are used. */
+  work.range = range, work.context = context, work.threads = threads, work.grain = grain;
+  for (int64_t thread = 0; thread < threads; thread++) {
+    atomic_init(&work.portions[thread].next, count * thread / threads);
+    work.portions[thread].end = count * (thread + 1) / threads;
+  }
+  parallel_for(0, threads, 1, take_portions, &work);
 }
 
 static int64_t tiles_of(int64_t outputs) { return (outputs + TILE - 1) / TILE; }
@@ -197,7 +247,7 @@ static void pack_plain(Kind kind, const Packing *job, int64_t begin, int64_t end
     uint16_t *to = (uint16_t *)cleared_tile(kind, layout_of(kind, groups_of(from)), job, tile);
     for (int output = 0; output < TILE && tile * TILE + output < from->outputs; output++)
       for (int64_t input = 0; input < from->inputs; input++)
-        to[TILE * input + output] = rows[(tile * TILE + output) * from->inputs + input];
+        to[half_of(kind, output, input)] = rows[(tile * TILE + output) * from->inputs + input];
   }
 }
 
@@ -234,7 +284,7 @@ typedef struct {
   const float *x;
   Quantized quantized;
   float *y;
-  int is_wide, is_quantized;
+  int is_wide, is_quantized, is_bf16; /* `is_bf16`: all parts are */
   int is_many, by_amx_dot; /* for AMX: in bfloat16, or as integers */
   uint16_t *arranged;      /* for AMX */
   int32_t fault;
@@ -330,15 +380,16 @@ static void multiply(Product *job, int64_t begin, int64_t end) {
 /* What activations become: they stay float32, are int8, or bfloat16 for AMX. In the order of `Activations` in library.py. */
 enum { IN_F32, IN_INT8, IN_BF16 };
 
-static int32_t activations_of(const Tiles *with, int is_wide, int is_quantized, int64_t rows) {
-  if (with->has_amx && !is_wide && rows >= (is_quantized ? AMX_ROWS : WIDE_AMX_ROWS)) return IN_BF16;
+static int32_t activations_of(const Tiles *with, int is_wide, int is_quantized, int is_bf16, int64_t rows) {
+  const int64_t least = is_quantized ? AMX_ROWS : is_bf16 ? BF16_AMX_ROWS : WIDE_AMX_ROWS;
+  if (with->has_amx && !is_wide && rows >= least) return IN_BF16;
   return is_quantized && !is_wide ? IN_INT8 : IN_F32;
 }
 
 /* The same of a matrix whose rows are all of one kind. */
 EXPORT int32_t hearth_activations(int32_t kind, int64_t rows, int32_t is_wide, int32_t instructions) {
   const Tiles with = tiles_for(instructions);
-  return activations_of(&with, is_wide, is_integer((Kind)kind), rows);
+  return activations_of(&with, is_wide, is_integer((Kind)kind), kind == BF16, rows);
 }
 
 static void multiply_all(int64_t begin, int64_t end, void *context) {
@@ -355,6 +406,7 @@ static void multiply_all(int64_t begin, int64_t end, void *context) {
 /* Which way the rows of a product go, and what there is to do. Returns a fault. */
 static int32_t plan(Product *job) {
   int64_t tiles = 0, pairs = 0;
+  job->is_bf16 = 1;
   for (int64_t index = 0; index < job->count; index++) {
     const Part *part = job->parts + index;
     const int32_t wrong = is_wrong(part->kind, job->inputs);
@@ -363,8 +415,9 @@ static int32_t plan(Product *job) {
     pairs += (tiles_of(part->outputs) + 1) / 2;
     job->outputs += part->outputs;
     job->is_quantized |= !job->is_wide && is_integer((Kind)part->kind);
+    job->is_bf16 &= part->kind == BF16;
   }
-  job->is_many = activations_of(job->tiles, job->is_wide, job->is_quantized, job->rows) == IN_BF16;
+  job->is_many = activations_of(job->tiles, job->is_wide, job->is_quantized, job->is_bf16, job->rows) == IN_BF16;
   job->by_amx_dot = job->tiles->has_amx && job->is_quantized && !job->is_many && job->rows >= AMX_DOT_ROWS;
   if (job->by_amx_dot) job->quantized.together = TILE;
   const int64_t cost = TILE_COST + job->rows;
@@ -526,7 +579,7 @@ static void gather_rows(int64_t begin, int64_t end, void *context) {
     const int output = (int)(job->wanted[index] % TILE);
     if (is_plain(kind)) {
       for (int64_t input = 0; input < job->inputs; input++) {
-        const uint8_t *half = heads + 2 * (TILE * input + output);
+        const uint8_t *half = heads + 2 * half_of(kind, output, input);
         out[input] = kind == F16 ? from_f16(half) : from_bf16(half);
       }
       continue;

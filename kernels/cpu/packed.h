@@ -16,7 +16,9 @@ typedef struct {
   int32_t kind;
 } Part;
 
-/* `range` over 0 to `count`, on several threads if there is more than `grain` for each. */
+/* `range` over 0 to `count`, on several threads if there is `grain` for each: in parts of at least `grain`, of which each thread
+ * takes as many as it can.
+ */
 void in_parallel(int64_t count, int64_t grain, Range range, void *context);
 
 /* The best set of instructions here. */

@@ -13,6 +13,7 @@
  *   FROM_E4M3(v, j)              256th parts of the numbers that byte j of each output stands for, exact
  *   PICK(v, j, table)            those of 16 floats whose numbers are the low halves of byte j of each lane
  *   LOAD_BF16(p)                 W numbers of bfloat16 as floats
+ *   HIGH_16(v)                   the high 16 bits of each lane, where they are
  *   TILES                        the name of the table of functions
  *
  * A row's result has the same bits for any number of rows: sums of integers are exact, and floats are
@@ -71,6 +72,13 @@ HERE void wide_rows(Kind kind, const int rows, Tile tile, int lane, int64_t inpu
     STORE_F(out + m * TILE, ADD_F(ADD_F(sum[m][0], sum[m][1]), ADD_F(sum[m][2], sum[m][3])));
 }
 
+/* Input `input` of W outputs of a tile of half precision. */
+HERE VF half_at(Kind kind, const uint8_t *tile, int lane, int64_t input) {
+  if (kind == F16) return LOAD_F16(tile + 2 * half_of(kind, lane, input));
+  const VI pairs = LOAD(tile + 2 * half_of(kind, lane, input / 2 * 2));
+  return AS_F(input % 2 ? HIGH_16(pairs) : SHL_I(pairs, 16));
+}
+
 /* The same with a tile of half precision, and any number of inputs. */
 HERE void half_rows(Kind kind, const int rows, const uint8_t *tile, int lane, int64_t inputs, const float *x, float *out) {
   VF sum[4][UNIT];
@@ -81,14 +89,12 @@ HERE void half_rows(Kind kind, const int rows, const uint8_t *tile, int lane, in
     look_ahead(tile + 2 * TILE * input, 2 * TILE * UNIT);
     UNROLL
     for (int j = 0; j < UNIT; j++) {
-      const uint8_t *place = tile + 2 * (TILE * (input + j) + lane);
-      VF weight = kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
+      VF weight = half_at(kind, tile, lane, input + j);
       EACH_ROW sum[m][j] = FMA(weight, SET_F(x[m * inputs + input + j]), sum[m][j]);
     }
   }
   for (; input < inputs; input++) {
-    const uint8_t *place = tile + 2 * (TILE * input + lane);
-    VF weight = kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
+    VF weight = half_at(kind, tile, lane, input);
     EACH_ROW sum[m][0] = FMA(weight, SET_F(x[m * inputs + input]), sum[m][0]);
   }
   EACH_ROW STORE_F(out + m * TILE, ADD_F(ADD_F(sum[m][0], sum[m][1]), ADD_F(sum[m][2], sum[m][3])));

@@ -45,6 +45,7 @@
 #define AS_I(v) _mm256_castps_si256(v)
 #define AS_F(v) _mm256_castsi256_ps(v)
 #define SHL_I(v, n) _mm256_slli_epi32(v, n)
+#define HIGH_16(v) _mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000))
 #define PEAK_F(v) peak_of(v)
 #define KEEP_F16(p, v) _mm_storeu_si128((__m128i *)(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT))
 #define TILES tiles_avx2

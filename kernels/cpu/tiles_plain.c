@@ -53,6 +53,7 @@ typedef float FloatLanes __attribute__((vector_size(16)));
 #define AS_I(v) ((IntLanes)(v))
 #define AS_F(v) ((FloatLanes)(v))
 #define SHL_I(v, n) ((v) << (n))
+#define HIGH_16(v) ((v) & set_int((int32_t)0xffff0000))
 #define PEAK_F(v) peak_of(v)
 #define KEEP_F16(p, v) keep_f16(p, v)
 #define TILES tiles_plain

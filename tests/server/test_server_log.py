@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from endpoints import HELLO
-from hearth.app.server.logs import logging_to
+from hearth.app.server.logs import PrivateFormatter, logging_to
 from live import live
 
 CANARY = "canary-7f3a"
@@ -95,7 +95,10 @@ def test_of_a_defect_the_place_is_logged_and_not_its_words(endpoint, log) -> Non
     assert CANARY not in log()
 
 
-def test_a_line_is_a_line(log) -> None:
+def test_a_line_is_a_line(log, monkeypatch) -> None:
+    root = logging.getLogger()
+    ours = [one for one in root.handlers if isinstance(one.formatter, PrivateFormatter)]
+    monkeypatch.setattr(root, "handlers", ours)  # pytest-xdist cannot send what pytest's keep.
     logging.getLogger("x").error("first\r\n%s \x1b[2J\x9b\u2028 \ud800", FAKE_LINE)
     [line] = log().splitlines()
     assert "\\u000d\\u000a" in line and "\\u001b" in line and "\\u009b" in line
