@@ -200,6 +200,20 @@ def test_many_rows_go_through_amx_in_bfloat16(fresh_seed: int) -> None:
             assert torch.equal(found, whole[:rows])
 
 
+@pytest.mark.parametrize("inputs", [1034, 1056])
+def test_from_two_rows_on_bfloat16_goes_through_amx(inputs: int) -> None:
+    """Tiles are read as they are if the inputs fill them, otherwise unpacked."""
+    weights = [half("BF16", rows, inputs) for rows in (100, 23)]
+    matrix = TiledMatrix(library_with("amx"), weights, exact=False)
+    x = torch.randn(65, inputs)
+    plain = torch.cat([one.unpacked(torch.float32) for one in weights])
+    whole = matrix.matmul(x)
+    assert error(whole, x, plain) < 5e-5
+    for rows in (2, 8, 15, 16, 17, 32, 33, 49):
+        assert torch.equal(matrix.matmul(x[:rows]), whole[:rows])
+    assert error(matrix.matmul(x[:1]), x[:1], plain) < 1e-12  # In float32.
+
+
 @pytest.mark.parametrize("packing", ["FP8", "NF4", "BF16"])
 def test_more_rows_are_multiplied_by_torch_without_amx(packing: str) -> None:
     if packing == "BF16":
