@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from async_tests import in_loop
 from hearth.app.endpoint_control import EndpointControl, EndpointFailed, Launch, launch
 from hearth.app.paths import find_paths
 from hearth.app.settings import Setting, load_settings
@@ -55,34 +56,30 @@ def health(url):
         return connection.getresponse().status
 
 
-def test_it_is_switched_on_asked_and_switched_off(environ):
-    async def main():
-        states = []
-        control = EndpointControl(lambda: states.append(control.state))
-        await control.start(real(environ))
-        assert control.state == "on" and control.error is None
-        assert await asyncio.to_thread(health, control.url) == 200
-        child = psutil.Process(control._process.pid)
-        control.stop()
-        await control.close()
-        assert (control.state, control.url, control.error) == ("off", "", None)
-        gone([child])
-        assert list(dict.fromkeys(states)) == ["starting", "on", "stopping", "off"]
-
-    asyncio.run(main())
+@in_loop
+async def test_it_is_switched_on_asked_and_switched_off(environ):
+    states = []
+    control = EndpointControl(lambda: states.append(control.state))
+    await control.start(real(environ))
+    assert control.state == "on" and control.error is None
+    assert await asyncio.to_thread(health, control.url) == 200
+    child = psutil.Process(control._process.pid)
+    control.stop()
+    await control.close()
+    assert (control.state, control.url, control.error) == ("off", "", None)
+    gone([child])
+    assert list(dict.fromkeys(states)) == ["starting", "on", "stopping", "off"]
 
 
-def test_a_port_in_use_is_told_with_the_cure(environ):
-    async def main():
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            control = EndpointControl()
-            with pytest.raises(EndpointFailed, match="the port is in use") as failed:
-                await control.start(real(environ, port))
-            assert "another port" in failed.value.hint
-            assert control.state == "off" and control.error is failed.value
-
-    asyncio.run(main())
+@in_loop
+async def test_a_port_in_use_is_told_with_the_cure(environ):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        control = EndpointControl()
+        with pytest.raises(EndpointFailed, match="the port is in use") as failed:
+            await control.start(real(environ, port))
+        assert "another port" in failed.value.hint
+        assert control.state == "off" and control.error is failed.value
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
@@ -109,52 +106,43 @@ asyncio.run(main())
     gone([child])
 
 
-def test_the_first_stop_lets_requests_finish_the_second_ends_them():
-    async def main():
-        changed = asyncio.Event()
-        control = EndpointControl(changed.set)
-        await control.start(how())
-        assert control.url == "http://127.0.0.1:1/v1"
-        control.stop()
-        while "Finishing" not in control.says:
-            changed.clear()
-            await asyncio.wait_for(changed.wait(), 20)
-        assert control.state == "stopping"
-        control.stop()
-        await asyncio.wait_for(control._watching, 20)
-        assert control.state == "off" and control.error is None
-
-    asyncio.run(main())
+@in_loop
+async def test_the_first_stop_lets_requests_finish_the_second_ends_them():
+    changed = asyncio.Event()
+    control = EndpointControl(changed.set)
+    await control.start(how())
+    assert control.url == "http://127.0.0.1:1/v1"
+    control.stop()
+    while "Finishing" not in control.says:
+        changed.clear()
+        await asyncio.wait_for(changed.wait(), 20)
+    assert control.state == "stopping"
+    control.stop()
+    await asyncio.wait_for(control._watching, 20)
+    assert control.state == "off" and control.error is None
 
 
-def test_one_that_ends_by_itself_says_why():
-    async def main():
-        control = EndpointControl()
-        code = (
-            "import sys; print('http://x/v1', flush=True); sys.exit('error: It broke.\\nMend it.')"
-        )
-        await control.start(how(code))
-        await asyncio.wait_for(control._watching, 20)
-        assert control.state == "off"
-        assert (control.error.message, control.error.hint) == ("It broke.", "Mend it.")
-        with pytest.raises(EndpointFailed, match="exit code 3"):
-            await control.start(how("import sys; sys.exit(3)"))
-
-    asyncio.run(main())
+@in_loop
+async def test_one_that_ends_by_itself_says_why():
+    control = EndpointControl()
+    code = "import sys; print('http://x/v1', flush=True); sys.exit('error: It broke.\\nMend it.')"
+    await control.start(how(code))
+    await asyncio.wait_for(control._watching, 20)
+    assert control.state == "off"
+    assert (control.error.message, control.error.hint) == ("It broke.", "Mend it.")
+    with pytest.raises(EndpointFailed, match="exit code 3"):
+        await control.start(how("import sys; sys.exit(3)"))
 
 
-def test_one_that_does_not_listen_is_killed(monkeypatch):
+@in_loop
+async def test_one_that_does_not_listen_is_killed(monkeypatch):
     monkeypatch.setattr("hearth.app.endpoint_control._END_GRACE_S", 0.1)
     stubborn = STANDS_IN.replace("len(ended) == 2", "False")
-
-    async def main():
-        control = EndpointControl()
-        await control.start(how(stubborn))
-        await control.close()
-        assert control.state == "off" and control._process.returncode is not None
-        await control.close()
-
-    asyncio.run(main())
+    control = EndpointControl()
+    await control.start(how(stubborn))
+    await control.close()
+    assert control.state == "off" and control._process.returncode is not None
+    await control.close()
 
 
 def test_what_was_typed_holds_for_it_too(tmp_path):

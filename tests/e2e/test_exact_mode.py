@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from async_tests import in_loop
 from guide_forms import guide_path
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.models import ModelSettings, ModelSpec
@@ -70,44 +71,40 @@ def test_fifty_prompts_give_the_tokens_of_a_raw_loop(guide_f32, place):
         raw.close()
 
 
-def test_answers_are_those_of_the_torch_model_that_was_trained(guide_f32, place):
+@in_loop
+async def test_answers_are_those_of_the_torch_model_that_was_trained(guide_f32, place):
     """The shipped file through llama.cpp and through the training code: the same greedy text."""
     from hearth.assets.guide.sample import Sampler
 
     sampler = Sampler(guide_path())
-
-    async def main():
-        async with attached(place) as host:
-            backend = host.backend(ModelSpec(str(guide_f32), settings=EXACT))
-            for question in questions(6):
-                request = Request(
-                    messages=(Message("user", question),),
-                    sampling=SamplingParams(temperature=0.0),
-                    max_tokens=80,
-                )
-                text, _, _ = await collect(backend.generate(request))
-                assert text == sampler.answer([("user", question)], 80)
-
-    asyncio.run(main())
+    async with attached(place) as host:
+        backend = host.backend(ModelSpec(str(guide_f32), settings=EXACT))
+        for question in questions(6):
+            request = Request(
+                messages=(Message("user", question),),
+                sampling=SamplingParams(temperature=0.0),
+                max_tokens=80,
+            )
+            text, _, _ = await collect(backend.generate(request))
+            assert text == sampler.answer([("user", question)], 80)
 
 
 @pytest.mark.parametrize("temperature", [0.8, 5.0])
-def test_the_same_seed_gives_the_same_text_and_bytes_are_never_lost(guide_f32, place, temperature):
+@in_loop
+async def test_the_same_seed_gives_the_same_text_and_bytes_are_never_lost(
+    guide_f32, place, temperature
+):
     """At temperature 5 the model says nearly random bytes: cut and broken UTF-8 of every kind."""
-
-    async def main():
-        async with attached(place) as host:
-            backend = host.backend(ModelSpec(str(guide_f32), settings=EXACT))
-            texts = set()
-            for seed in (1, 1, 2, 3):
-                sampling = SamplingParams(
-                    temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, seed=seed
-                )
-                request = Request(text="Once", sampling=sampling, max_tokens=120, ignore_eos=True)
-                text, ids, _ = await collect(backend.generate(request))
-                assert len(ids) == 120
-                assert text == shown(await backend.detokenize(ids))
-                texts.add(text)
-            assert len(texts) == 3
-
-    asyncio.run(main())
+    async with attached(place) as host:
+        backend = host.backend(ModelSpec(str(guide_f32), settings=EXACT))
+        texts = set()
+        for seed in (1, 1, 2, 3):
+            sampling = SamplingParams(
+                temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, seed=seed
+            )
+            request = Request(text="Once", sampling=sampling, max_tokens=120, ignore_eos=True)
+            text, ids, _ = await collect(backend.generate(request))
+            assert len(ids) == 120
+            assert text == shown(await backend.detokenize(ids))
+            texts.add(text)
+        assert len(texts) == 3

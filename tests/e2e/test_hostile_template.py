@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from async_tests import in_loop
 from gguf_builder import TEMPLATE, tiny_llama
 from hearth.backends.contract.events import Failed, Finished, Token
 from hearth.backends.contract.messages import Message
@@ -80,13 +81,10 @@ def test_every_hostile_template_fails_its_chat_alone(tmp_path, place):
     assert {name: s for name, s in took_s.items() if s >= LIMIT_S} == {}
 
 
-def test_the_settings_can_replace_a_hostile_template(tmp_path, place):
+@in_loop
+async def test_the_settings_can_replace_a_hostile_template(tmp_path, place):
     path = tiny_llama(tmp_path / "hostile.gguf", template=HOSTILE["own exception"])
     settings = ModelSettings(chat_template=TEMPLATE, threads=1)
-
-    async def main():
-        async with attached(place) as host:
-            backend = host.backend(ModelSpec(str(path), settings=settings))
-            assert isinstance((await collect(backend.generate(CHAT)))[2], Finished)
-
-    asyncio.run(main())
+    async with attached(place) as host:
+        backend = host.backend(ModelSpec(str(path), settings=settings))
+        assert isinstance((await collect(backend.generate(CHAT)))[2], Finished)

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from async_tests import in_loop
 from hearth.app.jobs.child import Stopped, Work
 from hearth.app.jobs.job import Job, run_job
 from hearth.app.library.errors import FileTrouble
@@ -100,17 +101,15 @@ def test_whatever_goes_wrong_is_told(work: Work, kind: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wait", "die when stopped"])
-def test_stop_ends_it_well(work: Work, kind: str) -> None:
-    async def go() -> None:
-        job = await Job.start(work, {"kind": kind})
-        async for values in job.updates():
-            assert values == {"ready": True}
-            job.stop()
-        with pytest.raises(Stopped):
-            await job.result()
-        await job.close()
-
-    asyncio.run(go())
+@in_loop
+async def test_stop_ends_it_well(work: Work, kind: str) -> None:
+    job = await Job.start(work, {"kind": kind})
+    async for values in job.updates():
+        assert values == {"ready": True}
+        job.stop()
+    with pytest.raises(Stopped):
+        await job.result()
+    await job.close()
 
 
 @pytest.mark.parametrize("is_closed", [True, False])

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from async_tests import in_loop
 from hearth.app.server.errors import ClientGone
 from hearth.app.server.leaving import until_gone
 
@@ -74,15 +75,13 @@ def test_a_client_that_leaves_when_the_work_is_done_ends_nothing_else() -> None:
     assert asyncio.run(ask()) in ("done", None)
 
 
-def test_what_the_work_raises_is_raised() -> None:
+@in_loop
+async def test_what_the_work_raises_is_raised() -> None:
     async def fail() -> None:
         raise ValueError("of the work")
 
-    async def ask() -> None:
-        with pytest.raises(ValueError, match="of the work"):
-            await until_gone(Client().receive, fail())
-
-    asyncio.run(ask())
+    with pytest.raises(ValueError, match="of the work"):
+        await until_gone(Client().receive, fail())
 
 
 @pytest.mark.parametrize("leaves", [False, True])

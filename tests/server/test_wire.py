@@ -9,6 +9,7 @@ import socket
 
 import pytest
 
+from async_tests import in_loop
 from endpoints import HELLO
 from hearth.app.server import limits
 from hearth.app.server.protocol import SEND_BUFFER_BYTES
@@ -244,21 +245,19 @@ def test_a_client_that_sends_more_and_leaves_is_noticed(endpoint) -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has all of them")
-def test_a_client_that_vanished_is_noticed_within_a_minute(endpoint) -> None:
-    async def look():
-        async with live(endpoint().app) as server:
-            reader, writer = await server.connect()
-            writer.write(GET)
-            await read_answer(reader)
-            [ours] = server.sockets()
-            tcp = socket.IPPROTO_TCP
-            assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            first = ours.getsockopt(tcp, socket.TCP_KEEPIDLE)
-            every = ours.getsockopt(tcp, socket.TCP_KEEPINTVL)
-            assert first + every * ours.getsockopt(tcp, socket.TCP_KEEPCNT) <= 60
-            assert ours.getsockopt(tcp, socket.TCP_USER_TIMEOUT) <= 60_000
-
-    asyncio.run(look())
+@in_loop
+async def test_a_client_that_vanished_is_noticed_within_a_minute(endpoint) -> None:
+    async with live(endpoint().app) as server:
+        reader, writer = await server.connect()
+        writer.write(GET)
+        await read_answer(reader)
+        [ours] = server.sockets()
+        tcp = socket.IPPROTO_TCP
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        first = ours.getsockopt(tcp, socket.TCP_KEEPIDLE)
+        every = ours.getsockopt(tcp, socket.TCP_KEEPINTVL)
+        assert first + every * ours.getsockopt(tcp, socket.TCP_KEEPCNT) <= 60
+        assert ours.getsockopt(tcp, socket.TCP_USER_TIMEOUT) <= 60_000
 
 
 def test_what_a_client_does_not_read_does_not_pile_up(endpoint, monkeypatch) -> None:
