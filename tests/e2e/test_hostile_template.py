@@ -44,6 +44,7 @@ async def chat_beside_a_stream(host, spec):
     began = time.monotonic()
     _, _, last = await collect(backend.generate(CHAT))
     took_s = time.monotonic() - began
+    assert not streaming.done(), "the stream ended first"
     told.set()
     assert isinstance(last, Failed) and last.error.code == "template_error", last
     assert during > 0, "nobody was served meanwhile"
@@ -52,31 +53,23 @@ async def chat_beside_a_stream(host, spec):
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_hostile_template_fails_its_chat_alone(name, tmp_path, place):
+@in_loop
+async def test_a_hostile_template_fails_its_chat_alone(name, tmp_path, place):
     path = tiny_llama(tmp_path / "hostile.gguf", template=HOSTILE[name], context=8192)
-
-    async def main():
-        async with attached(place) as host:
-            return await chat_beside_a_stream(host, ModelSpec(str(path), settings=SETTINGS))
-
-    assert asyncio.run(main()) < LIMIT_S
+    async with attached(place) as host:
+        await chat_beside_a_stream(host, ModelSpec(str(path), settings=SETTINGS))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_every_hostile_template_fails_its_chat_alone(tmp_path, place):
+@in_loop
+async def test_every_hostile_template_fails_its_chat_alone(tmp_path, place):
     path = tiny_llama(tmp_path / "tiny.gguf", context=8192)
-
-    async def main():
-        took_s = {}
-        async with attached(place) as host:
-            for name, template in HOSTILE.items():
-                settings = replace(SETTINGS, chat_template=template)
-                spec = ModelSpec(str(path), settings=settings)
-                took_s[name] = await chat_beside_a_stream(host, spec)
-        return took_s
-
-    took_s = asyncio.run(main())
+    took_s = {}
+    async with attached(place) as host:
+        for name, template in HOSTILE.items():
+            spec = ModelSpec(str(path), settings=replace(SETTINGS, chat_template=template))
+            took_s[name] = await chat_beside_a_stream(host, spec)
     assert len(took_s) > 40
     assert {name: s for name, s in took_s.items() if s >= LIMIT_S} == {}
 
