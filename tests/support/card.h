@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <ucontext.h>
 #include <vector>
 
@@ -184,12 +185,13 @@ static void lane() {
     has_ended[current] = 1;
 }
 
+static const size_t STACK = 256 << 10;
+
 // All programs, one after the other.
 extern "C" void launch(int programs, int threads, const void **pointers, const int *numbers) {
     memcpy(call.pointers, pointers, sizeof call.pointers);
     memcpy(call.numbers, numbers, sizeof call.numbers);
-    static std::vector<std::vector<char>> stacks;
-    stacks.assign(threads, std::vector<char>(256 << 10));
+    const std::unique_ptr<char[]> stacks(new char[threads * STACK]);
     for (int program = 0; program < programs; program++) {
         blockIdx.x = program;
         lanes.assign(threads, {});
@@ -197,8 +199,8 @@ extern "C" void launch(int programs, int threads, const void **pointers, const i
         arrived = generation = 0;
         for (int at = 0; at < threads; at++) {
             getcontext(&lanes[at]);
-            lanes[at].uc_stack.ss_sp = stacks[at].data();
-            lanes[at].uc_stack.ss_size = stacks[at].size();
+            lanes[at].uc_stack.ss_sp = &stacks[at * STACK];
+            lanes[at].uc_stack.ss_size = STACK;
             lanes[at].uc_link = &scheduler;
             makecontext(&lanes[at], lane, 0);
         }

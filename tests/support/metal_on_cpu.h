@@ -34,7 +34,6 @@ typedef struct {
 #define STACK (64 << 10)
 
 static ucontext_t scheduler, fibers[MOST];
-static char *stacks;
 static int fiber_count, fiber, moved, done[MOST];
 static int arrived[1 + MOST / 32], epochs[1 + MOST / 32];
 static float given[MOST], sums_of[1 + MOST / 32];
@@ -79,7 +78,7 @@ static void dispatch(void (*function)(void **, uint3), void **given_arguments, c
                      const long *group) {
     body = function;
     arguments = given_arguments;
-    if (!stacks) stacks = malloc((size_t)MOST * STACK);
+    char *stacks = malloc((size_t)MOST * STACK);
     for (long z = 0; z < threads[2]; z += group[2])
         for (long y = 0; y < threads[1]; y += group[1])
             for (long x = 0; x < threads[0]; x += group[0]) {
@@ -108,4 +107,5 @@ static void dispatch(void (*function)(void **, uint3), void **given_arguments, c
                         abort();
                     }
             }
+    free(stacks);
 }
