@@ -26,7 +26,7 @@ chat: $(READY) $(MODEL_TRIED) ## chat in the terminal, with SmolLM2 if it can be
 	@$(BIN)/hearth
 
 test: $(READY) ## the default test suite
-	@$(BIN)/python -m pytest -n 2 $(MEASURING:%=--ignore=%)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(MEASURING:%=--ignore=%)
 	@$(BIN)/python -m pytest $(MEASURING)
 
 slow: $(READY) ## the tests that take minutes

@@ -121,6 +121,7 @@ class Compiled:
 
 def product_variants() -> Iterator[Variant]:
     """Products of few, some and many rows, and of experts; and rows of an embedding."""
+    others = (torch.bfloat16, 64, 0), (torch.float16, 1, 8), (torch.float32, 64, 0)
     for (kind, options), dtype in itertools.product(KINDS.items(), DTYPES):
         part = TritonMatrix([random_weight(kind.split()[0], 16, 512, **options)]).parts[0]
         planes = dict(zip(PLANES, map(_pointer, plane_arguments(part)), strict=True))
@@ -155,9 +156,7 @@ def product_variants() -> Iterator[Variant]:
                 is_sample=(dtype, rows, experts)
                 in (
                     (torch.bfloat16, 1, 0),
-                    (torch.bfloat16, 64, 0),
-                    (torch.float16, 1, 8),
-                    *(((torch.float32, 64, 0),) if kind in SAMPLES else ()),
+                    *(others if kind in SAMPLES else ()),
                 ),
                 since_blackwell={"BN": later.outputs, "IS_SPLIT": later.split > 1},
             )
@@ -181,8 +180,13 @@ def attention_variants() -> Iterator[Variant]:
         heads, kv_heads, size, page = shape
         name, is_packable = NAMES[dtype], reads_packed(size, dtype)
         for rows in ROWS if is_packable else ROWS[:1]:
-            is_usual = dtype == torch.bfloat16 and rows == "plain"
-            is_sample = is_usual or (kind == "gpt-oss 20B" and rows != "fp8")
+            is_sample = (kind, dtype, rows) in (
+                ("Llama 3 8B", torch.bfloat16, "plain"),
+                ("Gemma 2 9B", torch.bfloat16, "plain"),
+                ("gpt-oss 20B", torch.bfloat16, "q8_0"),
+                ("gpt-oss 20B", torch.float16, "plain"),
+                ("gpt-oss 20B", torch.float32, "q8_0"),
+            )
             of = f"of {kind}, {name}, {rows} rows"
             strides = [
                 f"{side}_{per}_stride" for side in SIDES for per in ("page", "token", "head")
