@@ -8,7 +8,7 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def two_threads() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
