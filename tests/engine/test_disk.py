@@ -408,6 +408,24 @@ def test_what_is_cleared_is_gone_and_more_is_written_later(disk):
     assert found_after_restart(disk, [6] * 41) == 40
 
 
+def test_what_is_cleared_during_the_scan_is_gone(disk, monkeypatch):
+    listing, scan = threading.Event(), KvFolder.scan
+
+    def slow(folder, model):
+        found = scan(folder, model)
+        assert listing.wait(20)
+        return found
+
+    disk.chats().ask(CHAT)
+    monkeypatch.setattr(KvFolder, "scan", slow)
+    disk.restart()
+    disk.tier.clear()
+    listing.set()
+    disk.tier.flush()
+    assert disk.files == []
+    assert (disk.tier.nbytes, disk.tier.tokens) == (0, 0)
+
+
 @pytest.mark.parametrize("by", ["another process", "this one"])
 def test_a_chat_goes_on_after_all_was_cleared_and_another_began(disk, kind, by):
     chats = disk.chats(kind)

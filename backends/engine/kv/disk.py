@@ -131,6 +131,8 @@ class DiskTier:
         self._latest_tokens = 0
         self._wake: Callable[[], None] = lambda: None
         self._is_scanned = threading.Event()
+        self._is_cleared = False
+        """Whether everything was deleted since the start: what the scan found is not there then."""
         self._scan_until = clock() + _SCAN_S
         self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
@@ -260,6 +262,7 @@ class DiskTier:
                 self._forget(part)
             self._below.clear()
             self._known_owners.clear()
+            self._is_cleared = True
         self._jobs.put(self._clear)
 
     def flush(self) -> None:
@@ -363,7 +366,7 @@ class DiskTier:
         except OSError as error:
             log.warning("keys and values on disk cannot be listed: %s", error)
         with self._lock:
-            for part in parts:
+            for part in [] if self._is_cleared else parts:
                 self._below.setdefault(part.parent, []).append(part)
                 self._count(part)
                 self._known_owners.add(part.owner)
