@@ -14,7 +14,7 @@ import pytest
 
 from source_tree import PACKAGES, Import, Module, modules, under
 
-FLOORS = {"app": 4, "backends": 3, "quant": 2, "kernels": 1}
+LAYERS = {"app": 4, "backends": 3, "quant": 2, "kernels": 1}
 RUNNERS = ("hearth.backends.native", "hearth.backends.llamacpp", "hearth.backends.remote")
 LIBRARIES_OF_MODELS = ("torch", "llama_cpp")
 UNSAFE_MODULES = ("pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib")
@@ -40,16 +40,16 @@ def breaches(found: list[Module], rule: Rule) -> list[str]:
     ]
 
 
-def room_of(name: str) -> str | None:
+def package_of(name: str) -> str | None:
     parts = name.split(".")
     return parts[1] if parts[0] == "hearth" and len(parts) > 1 else None
 
 
 def climbs(module: Module, entry: Import) -> bool:
-    target = room_of(entry.name)
-    if target is None or target == module.room:
+    target = package_of(entry.name)
+    if target is None or target == module.package:
         return False
-    return FLOORS.get(target, 5) >= FLOORS[module.room]
+    return LAYERS.get(target, 5) >= LAYERS[module.package]
 
 
 def crosses_runners(module: Module, entry: Import) -> bool:
@@ -58,11 +58,11 @@ def crosses_runners(module: Module, entry: Import) -> bool:
     return bool(own) and under(entry.name, *others)
 
 
-def test_a_room_imports_only_what_stands_below_it() -> None:
-    assert breaches(modules(*FLOORS), climbs) == []
+def test_a_package_imports_only_lower_ones() -> None:
+    assert breaches(modules(*LAYERS), climbs) == []
 
 
-def test_the_rule_for_floors_notices_a_climb() -> None:
+def test_the_rule_for_layers_notices_a_climb() -> None:
     quant = Module(modules("quant")[0].path, "hearth.quant.example")
     assert climbs(quant, Import("hearth.backends.contract.requests.Request", 1))
     assert climbs(quant, Import("hearth.assets.guide", 1))
@@ -71,12 +71,12 @@ def test_the_rule_for_floors_notices_a_climb() -> None:
 
 def test_assets_use_only_themselves() -> None:
     def leaves(module: Module, entry: Import) -> bool:
-        return room_of(entry.name) not in (None, "assets")
+        return package_of(entry.name) not in (None, "assets")
 
     assert breaches(modules("assets"), leaves) == []
 
 
-def test_rooms_are_imported_by_their_full_name() -> None:
+def test_packages_are_imported_by_their_full_name() -> None:
     def is_bare(module: Module, entry: Import) -> bool:
         return entry.name.split(".")[0] in PACKAGES
 

@@ -32,9 +32,9 @@ def test_only_known_names_lie_at_the_top() -> None:
     assert {part[0] for part in parts if len(part) == 1} <= TOP_FILES
 
 
-@pytest.mark.parametrize("room", PACKAGES)
-def test_each_folder_says_what_lives_there(room: str) -> None:
-    folders = {module.path.parent for module in modules(room)}
+@pytest.mark.parametrize("package", PACKAGES)
+def test_each_folder_says_what_lives_there(package: str) -> None:
+    folders = {module.path.parent for module in modules(package)}
     silent = []
     for folder in sorted(folders):
         package = folder / "__init__.py"

@@ -86,14 +86,14 @@ def build(folder: Path = HERE, command: list[str] | None = None) -> Path:
     start = [*command, *FLAGS, f'-DHEARTH_VERSION="{version()}"']
     if system != "win32":
         start.append("-fPIC")
-    with tempfile.TemporaryDirectory(dir=path.parent) as room, ThreadPoolExecutor() as workers:
-        objects = [str(Path(room, f"{source.stem}.o")) for source in sources()]
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch, ThreadPoolExecutor() as workers:
+        objects = [str(Path(scratch, f"{source.stem}.o")) for source in sources()]
         commands = [
             [*start, "-c", str(source), "-o", made]
             for source, made in zip(sources(), objects, strict=True)
         ]
         list(workers.map(_run, commands))
-        made = Path(room, path.name)
+        made = Path(scratch, path.name)
         _run([*start, "-shared", "-o", str(made), *objects])
         made.replace(path)
     return path

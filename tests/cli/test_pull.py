@@ -232,7 +232,7 @@ def test_run_offers_to_pull_what_is_missing(terminal, hub) -> None:
 
 
 @on_terminals
-def test_whoever_does_not_want_it_gets_the_error(terminal, hub) -> None:
+def test_who_declines_gets_the_error(terminal, hub) -> None:
     running = terminal("run", "qwen3-4b", "hello")
     running.expect("[Y/n]")
     running.send("n")

@@ -1,4 +1,4 @@
-"""Many sessions over llama.cpp: whoever else runs, and whatever happens to a sequence on the way,
+"""Many sessions over llama.cpp: whatever else runs, and whatever happens to a sequence on the way,
 its words are those of a bare loop.
 """
 

@@ -1,4 +1,4 @@
-"""The native runner says what llama.cpp says, token by token in exact mode, whoever else runs and
+"""The native runner says what llama.cpp says, token by token in exact mode, whatever else runs and
 whatever happens to a sequence on the way.
 """
 

@@ -1,4 +1,4 @@
-"""Chat, serve and ps in three terminals: one worker for all, and whoever goes harms no other."""
+"""Chat, serve and ps in three terminals: one worker for all, and each may end without harm."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ STORY = [{"role": "user", "content": "Tell me a story about a fox."}]
 
 
 @dataclass
-class House:
-    """A home of its own, and everything that was started in it."""
+class FrontEnds:
+    """Commands in terminals, with a HEARTH_HOME of their own."""
 
     environ: dict[str, str]
     terminals: list[Terminal] = field(default_factory=list)
@@ -60,8 +60,8 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    made = House({"HEARTH_HOME": str(tmp_path)})
+def front_ends(tmp_path: Path) -> Iterator[FrontEnds]:
+    made = FrontEnds({"HEARTH_HOME": str(tmp_path)})
     yield made
     found = made.ps()
     for terminal in made.terminals:
@@ -81,9 +81,9 @@ def answered(chat: Terminal) -> None:
     assert b"token" in chat.seen.rsplit(b"What is a token?", 1)[1]
 
 
-def worker_of(house: House, clients: int) -> int:
+def worker_of(front_ends: FrontEnds, clients: int) -> int:
     """The only worker's process id; `clients` front ends are there beside the one that asks."""
-    found = house.ps()
+    found = front_ends.ps()
     assert found["clients"] == clients + 1
     (worker,) = found["workers"]
     assert worker["restarts"] == 0
@@ -125,29 +125,29 @@ class Reading:
         assert not self._thread.is_alive()
 
 
-def test_one_worker_for_three_and_a_chat_that_goes_harms_nobody(house) -> None:
-    chat = house.chat()
-    _, client = house.serve()
+def test_one_worker_for_three_and_a_chat_that_goes_harms_nobody(front_ends) -> None:
+    chat = front_ends.chat()
+    _, client = front_ends.serve()
     answered(chat)
-    worker = worker_of(house, clients=2)
+    worker = worker_of(front_ends, clients=2)
     reading = Reading(client)
     chat.send("Tell me a long story about a fox.")
     chat.process.send_signal(signal.SIGHUP)
     chat.process.wait(30)
     reading.end()
     assert (reading.reason, reading.error) == ("length", None)
-    assert worker_of(house, clients=1) == worker
-    another = house.chat()
+    assert worker_of(front_ends, clients=1) == worker
+    another = front_ends.chat()
     answered(another)
-    assert worker_of(house, clients=2) == worker
+    assert worker_of(front_ends, clients=2) == worker
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_an_endpoint_that_goes_harms_no_chat_and_looks_finished_to_nobody(house, how) -> None:
-    server, client = house.serve()
-    chat = house.chat()
+def test_an_endpoint_that_goes_harms_no_chat_and_looks_finished_to_nobody(front_ends, how) -> None:
+    server, client = front_ends.serve()
+    chat = front_ends.chat()
     answered(chat)
-    worker = worker_of(house, clients=2)
+    worker = worker_of(front_ends, clients=2)
     reading = Reading(client)
     chat.send("What is a token?")
     server.process.send_signal(how)
@@ -159,15 +159,15 @@ def test_an_endpoint_that_goes_harms_no_chat_and_looks_finished_to_nobody(house,
         assert reading.reason is None and reading.error is not None
     chat.expect("\n> ")
     answered(chat)
-    assert worker_of(house, clients=1) == worker
+    assert worker_of(front_ends, clients=1) == worker
 
 
 @pytest.mark.parametrize("whose", ["worker", "host"])
-def test_a_death_below_is_said_and_the_terminals_go_on(house, whose) -> None:
-    chat = house.chat()
-    _, client = house.serve()
+def test_a_death_below_is_said_and_the_terminals_go_on(front_ends, whose) -> None:
+    chat = front_ends.chat()
+    _, client = front_ends.serve()
     answered(chat)
-    found = house.ps()
+    found = front_ends.ps()
     process = found["pid"] if whose == "host" else found["workers"][0]["pid"]
     reading = Reading(client, lambda: os.kill(process, signal.SIGKILL))
     reading.end()
@@ -179,19 +179,19 @@ def test_a_death_below_is_said_and_the_terminals_go_on(house, whose) -> None:
         answered(chat)
 
 
-def test_ps_that_is_killed_and_stop_harm_no_terminal(house) -> None:
-    chat = house.chat()
-    _, client = house.serve()
-    watcher = house.open("ps")
+def test_ps_that_is_killed_and_stop_harm_no_terminal(front_ends) -> None:
+    chat = front_ends.chat()
+    _, client = front_ends.serve()
+    watcher = front_ends.open("ps")
     watcher.process.send_signal(signal.SIGKILL)
     watcher.process.wait(30)
     answered(chat)
-    worker = worker_of(house, clients=2)
+    worker = worker_of(front_ends, clients=2)
     reading = Reading(client, tokens=1500)  # It must outlast the start of a process.
-    stop = house.open("stop", "guide")
+    stop = front_ends.open("stop", "guide")
     assert stop.finish() == 0 and b"unloaded guide" in stop.seen
     reading.end()
     assert reading.reason is None and reading.error is not None
     answered(chat)  # It loads the model again, and nobody had to restart anything.
     assert client.chat.completions.create(model="guide", messages=STORY, max_tokens=3).choices
-    assert worker_of(house, clients=2) != worker
+    assert worker_of(front_ends, clients=2) != worker

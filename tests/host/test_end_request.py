@@ -37,7 +37,7 @@ def decodes(worker):
 
 
 @in_loop
-async def test_a_request_is_ended_for_whoever_asked_it(model, place):
+async def test_a_request_is_ended_for_its_client(model, place):
     async with attached(place) as one, HostClient.attach(place, start=False) as other:
         await one.backend(model).info()
         asking = asyncio.create_task(collect(one.backend(model).generate(ENDLESS)))

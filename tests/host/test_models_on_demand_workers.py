@@ -47,7 +47,7 @@ sys.stdout.buffer.flush()
 GENERATE = Generate(Request(text="x"))
 
 
-class House:
+class ScriptedWorkers:
     """A supervisor whose workers run what `codes` says for their model, one text a load; the last
     one for all further loads.
     """
@@ -83,126 +83,130 @@ def specs(tmp_path_factory):
 
 
 @pytest.fixture
-def house(tmp_path, monkeypatch):
+def scripted(tmp_path, monkeypatch):
     place = place_in(tmp_path)
     place.prepare()
-    return House(place, monkeypatch)
+    return ScriptedWorkers(place, monkeypatch)
 
 
-def in_house(test):
-    """`test`, a coroutine, as a test that stops the workers of its `house` at the end."""
+def stopping_workers(test):
+    """`test`, a coroutine, as a test that stops the workers of its `scripted` at the end."""
 
     @in_loop
     @functools.wraps(test)
-    async def run(house, **fixtures):
+    async def run(scripted, **fixtures):
         try:
-            await asyncio.wait_for(test(house, **fixtures), 60)
+            await asyncio.wait_for(test(scripted, **fixtures), 60)
         finally:
-            await house.supervisor.unload(None)
+            await scripted.supervisor.unload(None)
 
     return run
 
 
-@in_house
-async def test_a_load_that_does_not_fit_after_all_is_tried_again_when_others_made_way(house, specs):
-    house.codes["b"] = [DOES_NOT_FIT, answering(IS_MUTE)]
-    await house.ask(specs["a"])
-    assert isinstance(await house.ask(specs["b"]), ModelInfo)
-    assert house.loads == ["a", "b", "b"]
-    assert await house.loaded() == ["b"]
+@stopping_workers
+async def test_a_load_that_does_not_fit_after_all_is_tried_again_when_others_made_way(
+    scripted, specs
+):
+    scripted.codes["b"] = [DOES_NOT_FIT, answering(IS_MUTE)]
+    await scripted.ask(specs["a"])
+    assert isinstance(await scripted.ask(specs["b"]), ModelInfo)
+    assert scripted.loads == ["a", "b", "b"]
+    assert await scripted.loaded() == ["b"]
 
 
-@in_house
-async def test_it_is_tried_again_once(house, specs):
-    house.codes["b"] = [DOES_NOT_FIT]
-    await house.ask(specs["a"])
+@stopping_workers
+async def test_it_is_tried_again_once(scripted, specs):
+    scripted.codes["b"] = [DOES_NOT_FIT]
+    await scripted.ask(specs["a"])
     with pytest.raises(DoesNotFit, match="needs 3, has 2"):
-        await house.ask(specs["b"])
-    assert house.loads == ["a", "b", "b"] and await house.loaded() == []
+        await scripted.ask(specs["b"])
+    assert scripted.loads == ["a", "b", "b"] and await scripted.loaded() == []
 
 
-@in_house
-async def test_it_is_not_tried_again_where_nothing_can_make_way(house, specs):
-    house.codes["b"] = [DOES_NOT_FIT]
-    house.codes["a"] = [answering(IS_MUTE)]
-    await house.ask(specs["a"])
-    busy = asyncio.create_task(house.ask(specs["a"], GENERATE))
+@stopping_workers
+async def test_it_is_not_tried_again_where_nothing_can_make_way(scripted, specs):
+    scripted.codes["b"] = [DOES_NOT_FIT]
+    scripted.codes["a"] = [answering(IS_MUTE)]
+    await scripted.ask(specs["a"])
+    busy = asyncio.create_task(scripted.ask(specs["a"], GENERATE))
     await asyncio.sleep(0)
     with pytest.raises(DoesNotFit):
-        await house.ask(specs["b"])
-    assert house.loads == ["a", "b"] and not busy.done()
-    await house.supervisor.unload(None)
+        await scripted.ask(specs["b"])
+    assert scripted.loads == ["a", "b"] and not busy.done()
+    await scripted.supervisor.unload(None)
     await busy
 
 
-@in_house
-async def test_a_failed_load_leaves_its_room_to_others(house, specs):
-    house.codes["a"] = [DOES_NOT_FIT]
-    house.supervisor.limit(HostLimits(max_models=1))
-    asked = [asyncio.create_task(house.ask(specs[name])) for name in "ab"]
+@stopping_workers
+async def test_a_failed_load_leaves_its_room_to_others(scripted, specs):
+    scripted.codes["a"] = [DOES_NOT_FIT]
+    scripted.supervisor.limit(HostLimits(max_models=1))
+    asked = [asyncio.create_task(scripted.ask(specs[name])) for name in "ab"]
     failed, loaded = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(failed, DoesNotFit) and isinstance(loaded, ModelInfo)
 
 
-@in_house
-async def test_without_keep_alive_a_model_goes_with_its_last_request(house, specs):
+@stopping_workers
+async def test_without_keep_alive_a_model_goes_with_its_last_request(scripted, specs):
     """But not with what only prepares one."""
     brief = replace(specs["a"], settings=ModelSettings(keep_alive_s=0.0))
-    await house.ask(brief)
-    await house.ask(brief, Tokenize("x", False))
-    assert house.supervisor.loaded == 1
-    assert isinstance(await house.ask(brief, GENERATE), Finished)
-    await house.children["a"].wait()
-    assert house.supervisor.loaded == 0
+    await scripted.ask(brief)
+    await scripted.ask(brief, Tokenize("x", False))
+    assert scripted.supervisor.loaded == 1
+    assert isinstance(await scripted.ask(brief, GENERATE), Finished)
+    await scripted.children["a"].wait()
+    assert scripted.supervisor.loaded == 0
 
 
-@in_house
-async def test_the_keep_alive_of_the_newest_request_holds(house, specs):
+@stopping_workers
+async def test_the_keep_alive_of_the_newest_request_holds(scripted, specs):
     brief = replace(specs["a"], settings=ModelSettings(keep_alive_s=0.0))
-    await house.ask(brief)
-    await house.ask(specs["a"], GENERATE)
-    await house.supervisor.unload_idle()
-    assert await house.loaded() == ["a"]
-    await house.ask(brief, Tokenize("x", False))
-    await house.supervisor.unload_idle()
-    assert await house.loaded() == []
+    await scripted.ask(brief)
+    await scripted.ask(specs["a"], GENERATE)
+    await scripted.supervisor.unload_idle()
+    assert await scripted.loaded() == ["a"]
+    await scripted.ask(brief, Tokenize("x", False))
+    await scripted.supervisor.unload_idle()
+    assert await scripted.loaded() == []
 
 
-@in_house
-async def test_a_call_that_comes_while_its_model_is_unloaded_is_answered_by_the_next(house, specs):
+@stopping_workers
+async def test_a_call_that_comes_while_its_model_is_unloaded_is_answered_by_the_next(
+    scripted, specs
+):
     brief = replace(specs["a"], settings=ModelSettings(keep_alive_s=0.0))
-    await house.ask(brief)
-    unloading = asyncio.create_task(house.supervisor.unload_idle())
+    await scripted.ask(brief)
+    unloading = asyncio.create_task(scripted.supervisor.unload_idle())
     await asyncio.sleep(0)
-    assert isinstance(await house.ask(specs["a"], GENERATE), Finished)
+    assert isinstance(await scripted.ask(specs["a"], GENERATE), Finished)
     await unloading
-    assert house.loads == ["a", "a"]
+    assert scripted.loads == ["a", "a"]
 
 
-@in_house
-async def test_other_settings_make_the_model_ask_for_room_anew(house, specs):
+@stopping_workers
+async def test_other_settings_make_the_model_wait_for_room_again(scripted, specs):
     larger = replace(specs["b"], settings=ModelSettings(context=1_000_000))
-    house.supervisor.limit(HostLimits(models_memory_bytes=700 << 20))
-    await house.ask(specs["a"])
-    await house.ask(specs["b"])
-    assert await house.loaded() == ["a", "b"]
-    await house.ask(larger)
-    assert await house.loaded() == ["b"]
+    scripted.supervisor.limit(HostLimits(models_memory_bytes=700 << 20))
+    await scripted.ask(specs["a"])
+    await scripted.ask(specs["b"])
+    assert await scripted.loaded() == ["a", "b"]
+    await scripted.ask(larger)
+    assert await scripted.loaded() == ["b"]
 
 
-@in_house
+@stopping_workers
 async def test_a_killed_worker_is_seen_dead_and_replaced_without_any_grace(
-    house, specs, monkeypatch
+    scripted, specs, monkeypatch
 ):
     """Restarting waits for its exit alone: here a time of grace would never be over."""
     monkeypatch.setattr(worker_process, "_STOP_GRACE_S", 1e6)
-    house.codes["a"] = [answering(IS_MUTE), answering(ANSWERS)]
-    await house.ask(specs["a"])
-    dying = asyncio.create_task(house.ask(specs["a"], GENERATE))
+    scripted.codes["a"] = [answering(IS_MUTE), answering(ANSWERS)]
+    await scripted.ask(specs["a"])
+    dying = asyncio.create_task(scripted.ask(specs["a"], GENERATE))
     await asyncio.sleep(0)
-    house.children["a"].kill()
+    scripted.children["a"].kill()
     last = await dying
     assert isinstance(last, Failed) and isinstance(from_info(last.error), WorkerDied)
-    assert house.supervisor.loaded == 0
-    assert isinstance(await house.ask(specs["a"], GENERATE), Finished)
-    assert house.loads == ["a", "a"]
+    assert scripted.supervisor.loaded == 0
+    assert isinstance(await scripted.ask(specs["a"], GENERATE), Finished)
+    assert scripted.loads == ["a", "a"]

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fake_models import FakeModels, House, calm
+from fake_models import FakeModels, FakeSupervisor, calm
 from hearth.backends.contract.models import HostLimits
 
 NEEDS = {"a": 1, "b": 2, "c": 3, "d": 5, "e": 40, "remote": None}
@@ -24,12 +24,12 @@ class Visits(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.models = FakeModels(**NEEDS)
-        self.house = self.do(self._house())
+        self.supervisor = self.do(self._house())
         self.callers = []
         """In the order of arrival, until they are gone."""
 
     async def _house(self):
-        return House(self.models, HostLimits(BUDGET, self.most))
+        return FakeSupervisor(self.models, HostLimits(BUDGET, self.most))
 
     def do(self, step):
         async def steps():
@@ -60,7 +60,7 @@ class Visits(RuleBasedStateMachine):
 
     @rule(key=keys)
     def arrives(self, key):
-        self.callers.append(self.acting(self.house.call(key)))
+        self.callers.append(self.acting(self.supervisor.call(key)))
 
     @precondition(lambda self: self.callers)
     @rule(data=st.data())
@@ -85,7 +85,7 @@ class Visits(RuleBasedStateMachine):
     @rule(data=st.data())
     def is_unloaded(self, data):
         key = data.draw(st.sampled_from(sorted(self.models.unloading)))
-        self.acting(self.house.unload(key))
+        self.acting(self.supervisor.unload(key))
 
     @precondition(lambda self: self.models.loaded - set(self.models.unloading))
     @rule(data=st.data())
@@ -95,7 +95,7 @@ class Visits(RuleBasedStateMachine):
 
         async def death():
             self.models.loaded.discard(key)
-            self.house.room.settle()
+            self.supervisor.residency.settle()
 
         self.acting(death())
 
@@ -103,7 +103,7 @@ class Visits(RuleBasedStateMachine):
     @rule(key=keys)
     def was_idle_for_long(self, key):
         async def dismissal():
-            self.house.room.dismiss(key)
+            self.supervisor.residency.dismiss(key)
 
         self.acting(dismissal())
 
@@ -121,7 +121,7 @@ class Visits(RuleBasedStateMachine):
     @invariant()
     def who_waits_has_a_reason(self):
         waiting = [caller for caller in self.callers if not caller.has_room]
-        assert sum(self.house.room.waiting.values()) == len(waiting)
+        assert sum(self.supervisor.residency.waiting.values()) == len(waiting)
         if any(self.counts(caller) for caller in waiting):
             assert self.models.unloading or any(map(self.counts, self.inside()))
 
@@ -129,14 +129,14 @@ class Visits(RuleBasedStateMachine):
         """Whoever is left gets room in the end, and then nobody uses anything."""
         while self.callers or self.models.unloading:
             if self.models.unloading:
-                self.acting(self.house.unload(*self.models.unloading))
+                self.acting(self.supervisor.unload(*self.models.unloading))
             inside = self.inside()
             assert inside or self.models.unloading or not self.callers
             for caller in inside:
                 self.callers.remove(caller)
                 self.acting(caller.done())
-        assert self.house.room.waiting == {}
-        assert not any(self.house.room.users(key) for key in NEEDS)
+        assert self.supervisor.residency.waiting == {}
+        assert not any(self.supervisor.residency.users(key) for key in NEEDS)
         self.loop.close()
 
 

@@ -126,7 +126,7 @@ def test_a_job_that_is_left_behind_ends(work: Work, is_closed: bool) -> None:
     gc.collect()  # Pipes that the event loop left open would complain.
 
 
-def test_a_job_ends_with_whoever_wanted_it(work: Work) -> None:
+def test_a_job_ends_with_its_parent(work: Work) -> None:
     parent = subprocess.Popen(
         [
             sys.executable,

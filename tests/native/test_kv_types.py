@@ -81,7 +81,7 @@ def test_what_comes_next_is_nearly_as_with_half_precision(
     assert divergence.max() < 1e-2
 
 
-def test_a_row_has_the_same_bits_whoever_else_runs(opened: Open) -> None:
+def test_a_row_has_the_same_bits_whatever_else_runs(opened: Open) -> None:
     rng = np.random.default_rng(3)
     texts = [[int(one) for one in rng.integers(3, 300, count)] for count in (3, 40, 17, 130)]
     alone, together = opened("q8_0", "q8_0"), opened("q8_0", "q8_0")

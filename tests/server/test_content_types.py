@@ -43,7 +43,7 @@ def test_what_a_page_can_send_is_not(endpoint, kind, browser) -> None:
 
 
 @pytest.mark.parametrize("browser", [one for one in OF_BROWSERS if one[0] != "origin"])
-def test_with_the_key_it_is_read_whoever_sends_it(endpoint, browser) -> None:
+def test_with_the_key_it_is_read_from_any_sender(endpoint, browser) -> None:
     made = endpoint(policy=policy_for("127.0.0.1", "127.0.0.1", KEY))
     assert send(made, "/api/chat", HOST, FORM, BEARER, browser).status == 200
     assert send(made, "/api/chat", ("host", "proxy.example"), BEARER, browser).status == 200

@@ -37,24 +37,24 @@ class FakeModels:
 class Caller:
     """One call: it arrives, gets room, uses its model until `done`, and ends."""
 
-    def __init__(self, house, key):
+    def __init__(self, supervisor, key):
         self.key = key
         self.ended = asyncio.get_running_loop().create_future()
         self.has_room = False
         self.may_go = asyncio.Event()
-        self.task = asyncio.create_task(self._call(house))
+        self.task = asyncio.create_task(self._call(supervisor))
 
-    async def _call(self, house):
+    async def _call(self, supervisor):
         async def need():
-            needed = house.models.needs[self.key]
+            needed = supervisor.models.needs[self.key]
             return await needed if isinstance(needed, asyncio.Future) else needed
 
-        async with house.room.stay(self.key, need, self.ended) as entered:
+        async with supervisor.residency.stay(self.key, need, self.ended) as entered:
             if entered:
                 self.has_room = True
-                house.entered.append(self)
-                house.models.loaded.add(self.key)
-                assert self.key not in house.models.unloading, "sent into a stopping model"
+                supervisor.entered.append(self)
+                supervisor.models.loaded.add(self.key)
+                assert self.key not in supervisor.models.unloading, "sent into a stopping model"
                 await self.may_go.wait()
 
     async def done(self):
@@ -67,14 +67,14 @@ class Caller:
             await self.task
 
 
-class House:
+class FakeSupervisor:
     """A residency over fake models; `entered` are the calls that got room, in order."""
 
     def __init__(self, models, limits=None, free=10 * GB):
         self.models = models
-        self.room = Residency(models.is_loaded, models.free, lambda: free)
+        self.residency = Residency(models.is_loaded, models.free, lambda: free)
         if limits is not None:
-            self.room.limit(limits)
+            self.residency.limit(limits)
         self.entered = []
 
     async def call(self, key):
@@ -96,7 +96,9 @@ class House:
 
 def one_at_a_time(**needs):
     """A residency that allows one loaded model, over models a, b and c or those of `needs`."""
-    return House(FakeModels(**(needs or {"a": 1, "b": 1, "c": 1})), HostLimits(max_models=1))
+    return FakeSupervisor(
+        FakeModels(**(needs or {"a": 1, "b": 1, "c": 1})), HostLimits(max_models=1)
+    )
 
 
 async def calm():

@@ -52,7 +52,7 @@ class Module:
         return bool(ast.get_docstring(tree)), list(self.imports_in(tree))
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         return self.path.relative_to(ROOT).parts[0]
 
     def imports_in(self, tree: ast.Module) -> Iterator[Import]:
@@ -104,7 +104,7 @@ def _all_modules() -> list[Module]:
 
 def modules(*folders: str) -> list[Module]:
     """The Python files of some top-level folders."""
-    return [module for module in _all_modules() if module.room in folders]
+    return [module for module in _all_modules() if module.package in folders]
 
 
 def _is_skipped(path: Path) -> bool:
