@@ -41,14 +41,14 @@ from hearth.backends.bench.transformers_side import (
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.loaded_model import Loaded
-from hearth.backends.native.load import is_tiled
+from hearth.backends.native.load import choose_numbers
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.weights import load_weights
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.kernels.cuda.packings import has_graphs
-from hearth.kernels.device import best_device, free_bytes, multiplies
+from hearth.kernels.device import best_device, free_bytes
 from hearth.quant.families.table import family_of_hf
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder
@@ -119,21 +119,23 @@ class Ours:
         family = family_of_hf(fields)
         config = family.from_hf(fields).for_context(2048)
         settings = ModelSettings(context=2048, kv_type="f32" if dtype == torch.float32 else "f16")
-        compute_dtype = dtype if multiplies(device, dtype) else torch.float32
+        file, free = SafetensorsFolder(folder), free_bytes(device)
+        numbers = choose_numbers(list(file.stored.values()), settings, device, free_bytes=free)
         plan = plan_memory(
             settings,
             config,
             device=device,
-            dtype=dtype,
-            compute_dtype=compute_dtype,
+            dtype=numbers.dtype,
+            compute_dtype=numbers.compute_dtype,
             weight_bytes=0,
-            available_bytes=free_bytes(device),
+            available_bytes=free,
             triton=has_triton(device.type),
             graphs=has_graphs() and device.type == "cuda",
         )
-        decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=2048)
-        tiled = is_tiled(device, dtype)
-        load_weights(decoder, family, SafetensorsFolder(folder), device, tiled=tiled, mapped=False)
+        decoder = Decoder(
+            config, device, numbers.dtype, activations=numbers.compute_dtype, context=2048
+        )
+        load_weights(decoder, family, file, device, tiled=numbers.tiled, mapped=False)
         return cls(engine_side(decoder, plan))
 
     def prefill(self, prompt: list[int]) -> float:
