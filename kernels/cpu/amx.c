@@ -13,6 +13,7 @@
 
 /* Inputs at a time, whose weights stay in the first cache; rows at a time, whose activations stay in the second one. */
 enum { DEPTH = 512, BYTES_OF_ROWS = 1 << 20, LEAST_ROWS = 128, MOST_ROWS = 512 };
+enum { APART_ROWS = 48 }; /* whose results go to memory: see store_sums */
 enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
 
 int amx_is_here(void) {
@@ -48,11 +49,22 @@ enum { STEP = 2 * TILE * TILE };
 
 #define UNPACK AMX static inline __attribute__((always_inline))
 
+/* Codes of at most seven bits become floats without being converted: they are the first bits of a fraction, and these floats
+ * are 128 + code.
+ */
+UNPACK int is_fraction(Layout about) {
+  return about.table == TABLE_E2M1 || (about.table == NO_TABLE && about.low + about.high < 8);
+}
+
 /* Inputs `input` and the next one of a unit, of 8 outputs from `output` on, as 16 floats: [output][input]. */
 UNPACK __m512 two_inputs(Kind kind, Layout about, VI code, int output, int input, VF scale, VF offset) {
   static const uint8_t first[16] = {0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29};
-  const VI places = _mm512_add_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)first)),
-                                     _mm512_set1_epi32(UNIT * output + input));
+  VI places = _mm512_add_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)first)),
+                               _mm512_set1_epi32(UNIT * output + input));
+  if (is_fraction(about)) {
+    places = _mm512_slli_epi32(places, 16);
+    return FMA(AS_F(_mm512_mask_permutexvar_epi8(AS_I(SET_F(128.0f)), 0x4444444444444444, places, code)), scale, offset);
+  }
   const VI codes = _mm512_maskz_permutexvar_epi8(0x1111111111111111, places, code);
   const VF number = about.table == TABLE_NF4 ? PICK(codes, 0, NF4_NUMBERS) : TO_F(codes);
   const int is_offset = about.minimum || about.zero || (is_grouped(kind) && about.has_zeros);
@@ -68,7 +80,8 @@ UNPACK void unpack_codes(Kind kind, Tile tile, int64_t start, int64_t count, uin
     uint32_t *to = out + (block.run - start) * STEP;
     EACH_PART {
       const Scales of = part_of(kind, about, block, part);
-      const VF added = about.minimum ? of.minimum : MUL_F(of.zero, of.scale);
+      VF added = about.minimum ? of.minimum : MUL_F(of.zero, of.scale);
+      if (is_fraction(about)) added = FMA(of.scale, SET_F(-128.0f), added);
       const VF scales[2] = {_mm512_permutexvar_ps(low, of.scale), _mm512_permutexvar_ps(high, of.scale)};
       const VF offsets[2] = {_mm512_permutexvar_ps(low, added), _mm512_permutexvar_ps(high, added)};
       EACH_UNIT {
@@ -153,6 +166,20 @@ static int64_t rows_at_once(int64_t inputs) {
   return rows < LEAST_ROWS ? LEAST_ROWS : rows > MOST_ROWS ? MOST_ROWS : rows;
 }
 
+/* `columns` of 32 sums of at most 32 rows become results. Those of many rows do not stay in a cache, and the next row is
+ * thousands of bytes away: whole lines go to memory without being read first.
+ */
+AMX static void store_sums(const float *sums, int64_t columns, int64_t rows, int is_many, float *y, int64_t stride) {
+  const int is_apart = is_many && columns == WIDE && (uintptr_t)y % LINE == 0 && stride % TILE == 0;
+  for (int64_t row = 0; row < WIDE && row < rows; row++, sums += WIDE, y += stride) {
+    if (is_apart) {
+      _mm512_stream_ps(y, _mm512_load_ps(sums));
+      _mm512_stream_ps(y + TILE, _mm512_load_ps(sums + TILE));
+    } else
+      memcpy(y, sums, sizeof(float) * columns);
+  }
+}
+
 AMX void amx_multiply(const AmxProduct *job, uint8_t *room) {
   const int64_t runs = (job->inputs + RUN - 1) / RUN, some = rows_at_once(job->inputs);
   uint32_t *weights = (uint32_t *)room;
@@ -171,19 +198,16 @@ AMX void amx_multiply(const AmxProduct *job, uint8_t *room) {
         for (int64_t row = top; row < bottom; row += WIDE) {
           const uint16_t *x = job->x + (row / TILE * runs + start) * TILE * RUN;
           float *sum = sums + (row - top) * WIDE, *y = job->y + row * job->stride + (tile - job->begin) * TILE;
-          const int is_last = start + count == runs, is_whole = columns == WIDE && row + WIDE <= job->rows;
           if (row + TILE >= job->rows)
             add_upper_tiles(x, of.start, of.right, of.step, count, start ? sum : NULL, WIDE, sum, WIDE);
           else
-            add_tiles(x, runs * TILE * RUN, of.start, of.right, of.step, count, start ? sum : NULL, WIDE,
-                      is_last && is_whole ? y : sum, is_last && is_whole ? job->stride : WIDE);
-          if (is_last && !is_whole)
-            for (int64_t one = 0; one < WIDE && row + one < job->rows; one++)
-              memcpy(y + one * job->stride, sum + one * WIDE, sizeof(float) * columns);
+            add_tiles(x, runs * TILE * RUN, of.start, of.right, of.step, count, start ? sum : NULL, WIDE, sum, WIDE);
+          if (start + count == runs) store_sums(sum, columns, job->rows - row, job->rows >= APART_ROWS, y, job->stride);
         }
       }
     }
   }
+  _mm_sfence(); /* Other threads read what is stored past the caches. */
   give_back_tiles(before);
 }
 

@@ -203,7 +203,7 @@ int32_t amx_attend(const Run *run) {
   const int64_t first = about->window && run->start >= about->window ? run->start + 1 - about->window : 0;
   uint8_t *room = malloc(all * depth * RUN * (sizeof(float) + 2) + 2 * arranged * sizeof(uint32_t) + all * 2 * sizeof(float) + LINE);
   if (!room) return NO_MEMORY;
-  Job job = {run, shared, rows, blocks, depth, 0, 0, (uint16_t *)(((uintptr_t)room + LINE - 1) / LINE * LINE)};
+  Job job = {run, shared, rows, blocks, depth, 0, 0, line_of(room)};
   job.keys = (uint32_t *)(job.queries + all * depth * RUN);
   job.values = job.keys + arranged;
   job.sums = (float *)(job.values + arranged);

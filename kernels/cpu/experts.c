@@ -149,8 +149,9 @@ static int32_t compute_all(Mixture *job, int32_t is_wide) {
     const int64_t rows = job->offsets[expert + 1] - job->offsets[expert];
     most = rows > most ? rows : most;
   }
-  job->rows = malloc(sizeof(float) * most * numbers);
-  if (!job->rows) return NO_MEMORY;
+  void *room = malloc(sizeof(float) * most * numbers + LINE);
+  if (!room) return NO_MEMORY;
+  job->rows = line_of(room);
   job->both = job->rows + most * job->width;
   job->hidden = job->both + most * 2 * job->about->hides;
   int32_t fault = OK;
@@ -158,7 +159,7 @@ static int32_t compute_all(Mixture *job, int32_t is_wide) {
     for (last = first + 1; last < count && job->offsets[last + 1] - job->offsets[first] <= most;) last++;
     if (job->offsets[last] > job->offsets[first]) fault = compute(job, first, last, is_wide);
   }
-  free(job->rows);
+  free(room);
   return fault;
 }
 

@@ -370,15 +370,16 @@ static void gate_rows(int64_t begin, int64_t end, void *context) {
 /* found[tokens, width], normed, becomes what feeds forward. */
 static int32_t feed(const Tiles *tiles, const Layer *layer, int64_t tokens, float *found) {
   const int64_t width = layer->width, hides = layer->feed_forward;
-  float *both = malloc(sizeof(float) * tokens * 3 * hides), *hidden_layer = both + 2 * tokens * hides;
-  if (!both) return NO_MEMORY;
+  void *room = malloc(sizeof(float) * tokens * 3 * hides + LINE);
+  if (!room) return NO_MEMORY;
+  float *both = line_of(room), *hidden_layer = both + 2 * tokens * hides;
   int32_t fault =
       multiply_parts(*tiles, layer->gate_up.parts, layer->gate_up.count, width, found, tokens, both, layer->is_wide);
   Rows gates = {*tiles, layer, NULL, NULL, NULL, both, hidden_layer, NULL, hides, NULL};
   if (!fault) in_parallel(tokens, ROWS_ALONE, gate_rows, &gates);
   if (!fault)
     fault = multiply_parts(*tiles, layer->down.parts, layer->down.count, hides, hidden_layer, tokens, found, layer->is_wide);
-  free(both);
+  free(room);
   return fault;
 }
 
@@ -395,8 +396,9 @@ EXPORT int32_t hearth_feed_half(const Layer *layer, int64_t tokens, const float 
   if (layer->gate_up.count && (layer->feed_forward % TILE || layer->gate_up.outputs != 2 * layer->feed_forward ||
                                layer->down.outputs != width))
     return NO_SHAPE;
-  float *found = malloc(sizeof(float) * tokens * width * (experts ? 2 : 1));
-  if (!found) return NO_MEMORY;
+  void *room = malloc(sizeof(float) * tokens * width * (experts ? 2 : 1) + LINE);
+  if (!room) return NO_MEMORY;
+  float *found = line_of(room);
   int32_t fault = multiply_parts(tiles, layer->out.parts, layer->out.count, layer->heads.heads * layer->heads.head_dim,
                                  attended, tokens, found, layer->is_wide);
   Rows job = {tiles, layer, NULL, NULL, NULL, hidden, found, layer->attention_post_norm, width, layer->out.bias};
@@ -411,6 +413,6 @@ EXPORT int32_t hearth_feed_half(const Layer *layer, int64_t tokens, const float 
     job.bias = layer->down.bias;
     if (!fault) in_parallel(tokens, ROWS_ALONE, add_rows, &job);
   }
-  free(found);
+  free(room);
   return fault;
 }

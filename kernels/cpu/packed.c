@@ -303,9 +303,6 @@ static int64_t units_before(const Share *share, int64_t at) {
   return before < share->units ? before : share->units;
 }
 
-/* The first address of a cache line at `room` or behind it. */
-static void *line_of(void *room) { return (void *)(((uintptr_t)room + LINE - 1) / LINE * LINE); }
-
 /* Rows that begin at `begin` to `end`, counted through all products, as their products take them. */
 static void rearrange(int64_t begin, int64_t end, void *context) {
   const Products *all = context;

@@ -66,6 +66,9 @@ typedef struct {
   const int64_t *path;
 } Span;
 
+/* The first address of a cache line at `room` or behind it. */
+INLINE void *line_of(void *room) { return (void *)(((uintptr_t)room + LINE - 1) / LINE * LINE); }
+
 typedef struct {
   DotTile dot[KINDS]; /* of kinds whose codes are integers */
   /* The same with float32 activations [rows, inputs]. */
