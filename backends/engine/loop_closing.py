@@ -81,12 +81,10 @@ class JsonClosers:
         Args:
             is_closing: an array or object nested in this one was just closed for repetition.
         """
+        if allowed[self._breaks].any():  # Free text: JSON has no line breaks in strings.
+            return allowed
         is_list = len(repeated) >= _LIST_BYTES or is_closing
         in_string = bool(self._letters.size and allowed[self._letters].all())
-        if (
-            in_string and allowed[self._breaks].any()
-        ):  # Free text: JSON strings have no line breaks.
-            return allowed
         wanted: tuple[NDArray[np.bool_], ...] = ()
         if in_string:
             if len(repeated) >= _STRING_BYTES and b'"' not in repeated.replace(rb"\"", b""):

@@ -108,8 +108,7 @@ def test_a_token_that_does_not_follow_is_an_error_of_its_own(grammars):
 @pytest.mark.parametrize(
     ("kind", "source", "good", "bad"),
     [
-        ("json", "", ['{}', '{"a": [1,{"b":null}]}'], ["[]", "1", " {}", '{"a":  1}', '{"a":\t1}']),
-        ("json", "", ['{\n  "a": [\n    1\n  ]\n}'], ['{"a"\n\n:1}', '{\n  \n "a":1}', "{}\n"]),
+        ("json", "", ['{}', '{"a": [1,{"b":null}]}'], ["[]", "1", " {}", '{"a":  1}', '{"a"\n:1}']),
         ("json_schema", True, ["[1]", '"é"', "null"], ["nul", "tru", "'a'"]),
         ("json_schema", {"enum": [1, "a/b\\", None]}, ["1", '"a/b\\\\"', "null"], ["2"]),
         ("regex", r"\d{2}/\d{2}", ["12/34"], ["1/23", "12/345"]),

@@ -27,11 +27,11 @@ GBNF: Final = "%gbnf"
 
 _OPTIONS_KEY: Final = "x-guidance"
 _JSON_OPTIONS: Final[dict[str, Any]] = {
-    # Between two tokens of JSON one space, or one line break with an indent: if white space is
-    # unbounded, weak models write more and more of it and never finish; without any, a model that
-    # begins with "{" alone, because it wants to indent, has no likely token left.
+    # At most one space after ":" and ",", and none elsewhere: if white space is unbounded, weak
+    # models write more and more of it and never finish.
+    "item_separator": ", ?",
+    "key_separator": ": ?",
     "whitespace_flexible": False,
-    "whitespace_pattern": r" |\n {0,16}",
 }
 _ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 _DATA: Final = frozenset(("default", "const", "enum", "examples"))
