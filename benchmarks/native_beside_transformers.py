@@ -39,7 +39,7 @@ from hearth.backends.bench.transformers_side import (
     load_transformers,
 )
 from hearth.backends.contract.loaded import ModelInfo
-from hearth.backends.contract.models import ModelSettings
+from hearth.backends.contract.models import Dtype, ModelSettings
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.native.load import choose_numbers
 from hearth.backends.native.models.decoder import Decoder
@@ -56,7 +56,11 @@ from hearth.quant.safetensors import SafetensorsFolder
 PROMPT: Final = 512
 SHORT: Final = 32
 """Length in tokens of the prompts before decoding is measured."""
-DTYPES: Final = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+DTYPES: Final[dict[Dtype, torch.dtype]] = {
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "f32": torch.float32,
+}
 SHAPES: Final = {
     "qwen3-0.6b": {
         "hidden_size": 1024,
@@ -118,7 +122,9 @@ class Ours:
         fields = read_fields(folder / "config.json")
         family = family_of_hf(fields)
         config = family.from_hf(fields).for_context(2048)
-        settings = ModelSettings(context=2048, kv_type="f32" if dtype == torch.float32 else "f16")
+        asked = next(name for name, one in DTYPES.items() if one == dtype)
+        kv_type = "f32" if asked == "f32" else "f16"
+        settings = ModelSettings(context=2048, dtype=asked, kv_type=kv_type)
         file, free = SafetensorsFolder(folder), free_bytes(device)
         numbers = choose_numbers(list(file.stored.values()), settings, device, free_bytes=free)
         plan = plan_memory(

@@ -52,9 +52,7 @@ enum { STEP = 2 * TILE * TILE };
 /* Codes of at most seven bits become floats without being converted: they are the first bits of a fraction, and these floats
  * are 128 + code.
  */
-UNPACK int is_fraction(Layout about) {
-  return about.table == TABLE_E2M1 || (about.table == NO_TABLE && about.low + about.high < 8);
-}
+UNPACK int is_fraction(Layout about) { return about.table == NO_TABLE && about.low + about.high < 8; }
 
 /* Inputs `input` and the next one of a unit, of 8 outputs from `output` on, as 16 floats: [output][input]. */
 UNPACK __m512 two_inputs(Kind kind, Layout about, VI code, int output, int input, VF scale, VF offset) {
