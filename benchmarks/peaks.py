@@ -16,7 +16,9 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,29 +37,31 @@ NEEDS: Final = {
 """The loops, and the flag that Linux shows for processors with their instructions."""
 
 
-def peaks(threads: int, repeats: int = 5) -> dict[str, float]:
-    """GOP/s of `threads` threads together, by loop: the best of `repeats`. Loops that this
-    processor cannot run are left out.
+def loops(threads: int) -> dict[str, Callable[[], float]]:
+    """The loops that this processor can run. A call runs one for some milliseconds on `threads`
+    threads, and returns their GOP/s together.
     """
     flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(threads) as pool:
+    with tempfile.TemporaryDirectory() as folder:
         built = Path(folder, "peaks.so")
         command = [*compiler(), "-O2", "-shared", "-fPIC", str(SOURCE), "-o", str(built)]
         subprocess.run(command, check=True)
         library = ctypes.CDLL(str(built))
-        found = {}
-        for name, flag in NEEDS.items():
-            if flag not in flags:
-                continue
-            loop = getattr(library, name)
-            loop.restype = ctypes.c_int64
-            best = 0.0
-            for _ in range(repeats):
-                began = time.perf_counter()
-                made = sum(pool.map(lambda _, loop=loop: loop(), range(threads)))
-                best = max(best, 2 * made / (time.perf_counter() - began) / 1e9)
-            found[name] = best
-    return found
+    pool = ThreadPoolExecutor(threads)
+
+    def speed(name: str) -> float:
+        loop = getattr(library, name)
+        loop.restype = ctypes.c_int64
+        began = time.perf_counter()
+        made = sum(pool.map(lambda _: loop(), range(threads)))
+        return 2 * made / (time.perf_counter() - began) / 1e9
+
+    return {name: partial(speed, name) for name, flag in NEEDS.items() if flag in flags}
+
+
+def peaks(threads: int, repeats: int = 5) -> dict[str, float]:
+    """GOP/s of `threads` threads together, by loop: the best of `repeats`."""
+    return {name: max(run() for _ in range(repeats)) for name, run in loops(threads).items()}
 
 
 def main() -> None:
