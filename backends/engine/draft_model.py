@@ -79,6 +79,11 @@ class DraftModel(Drafter):
             kv.undo(slot, 1)
         kv.release(slot, keep=False)
 
+    @property
+    def catches_up(self) -> bool:
+        """True: the text of a sequence is prefilled before its first draft."""
+        return True
+
     def holds(self, sequence: Sequence) -> bool:
         """Whether `sequence` has a slot in the draft model."""
         return sequence in self._slots

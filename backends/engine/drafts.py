@@ -19,7 +19,7 @@ FIRST_NGRAM: Final = 0.1
 comparing costs nothing, so no token has to be drafted on trust."""
 FIRST_DRAFTER: Final = 0.8
 """Initial chance that a token of a drafter is right. It is high, because the user chose the model
-for this; the first drafts are as long as would pay off at this chance."""
+for this."""
 FIRST_WEIGHT: Final = 2.0
 """Weight of an initial chance, in tokens. For drafters, what the other sequences of the worker saw
 has the weight of a full window instead."""
@@ -62,6 +62,10 @@ class Chances:
         chance, weight = self._first(kind)
         weight *= 1 - seen / self._window  # The initial value decays, too.
         return (right + chance * weight) / (seen + weight)
+
+    def knows(self, kind: int) -> bool:
+        """Whether a token of such a draft was compared."""
+        return kind in self._known
 
     def learn(self, kind: int, right: int, wrong: int) -> None:
         """Record that `right` tokens of a draft were right, and the `wrong` ones after them not."""

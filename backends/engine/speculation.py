@@ -48,6 +48,11 @@ MOST_EXPLORING: Final = 4
 MOST_OWED: Final = 0.5
 """Maximum total debt from earlier trials, in steps without drafts, at which another drafter may be
 tried, and maximum loss of a trial at which its drafts may go on growing."""
+FIRST_ENTRY: Final = 1.0
+"""Time that a draft model is assumed to take to catch up with a sequence while that is not measured,
+in steps without drafts."""
+MOST_ENTRY: Final = 2.0
+"""Upper limit of the time to catch up that a balance must have, in steps without drafts."""
 PROBE_TOKENS: Final = 2
 """Minimum number of tokens of a trial that would not pay off; one per sequence if that is more."""
 LEAST_GROWTH: Final = 1
@@ -104,12 +109,17 @@ class Drafter(Protocol):
         """Maximum number of tokens of a draft; None: no limit."""
         return None
 
+    @property
+    def catches_up(self) -> bool:
+        """Whether the first draft of a sequence takes longer than others."""
+        return False
+
     def can_draft(self, sequence: Sequence) -> bool:
         """Whether it can draft for `sequence` now."""
         return True
 
     def holds(self, sequence: Sequence) -> bool:
-        """Whether it already holds `sequence`; if not, the first draft takes longer."""
+        """Whether it has caught up with `sequence`."""
         return True
 
     def observe(self, plan: StepPlan, hidden: Any) -> None:
@@ -261,6 +271,8 @@ class Speculation:
         drafts divided by the time they took.
         """
         self._balance_s = dict.fromkeys((NGRAM, *self._drafters), 0.0)
+        self._entry_s: dict[int, float] = {}
+        """Seconds that each drafter took to catch up with the last sequence that it had not held."""
         self._most_s = 0.0
         """Upper limit of a balance."""
         self._unpaid_s = 0.0
@@ -519,9 +531,20 @@ class Speculation:
         return EXPLORING / len(self._balance_s) * (1.0 if kind == NGRAM else TRYING)
 
     def _left(self, kind: int) -> float:
-        """The balance of `kind` that would be left after a short draft."""
-        drafter = self._drafters.get(kind)
-        return self._balance_s[kind] - (_seconds(drafter, PROBE_TOKENS) if drafter else 0.0)
+        """The balance of `kind` that would be left after a short first draft of a sequence."""
+        if kind == NGRAM:
+            return self._balance_s[kind]
+        probe_s = _seconds(self._drafters[kind], PROBE_TOKENS)
+        return self._balance_s[kind] - probe_s - self._entering_s(kind)
+
+    def _entering_s(self, kind: int) -> float:
+        """Seconds that drafter `kind` is expected to take to catch up with a sequence; at most as
+        long as a balance has to last for.
+        """
+        if not self._drafters[kind].catches_up:
+            return 0.0
+        step_s = self._most_s / MOST_EXPLORING
+        return min(self._entry_s.get(kind, FIRST_ENTRY * step_s), MOST_ENTRY * step_s)
 
     def _charge(self, seconds: float) -> None:
         if self._is_chosen and self._way is not None:
@@ -583,7 +606,8 @@ class Speculation:
                 if not drafter.can_draft(sequence):
                     way = PLAIN
                 elif is_auto and not drafter.holds(sequence):  # Only one new sequence per step.
-                    way = PLAIN if entering or self._balance_s[way] <= 0 else way
+                    left_s = self._balance_s[way] - self._entering_s(way)
+                    way = PLAIN if entering or left_s <= 0 else way
                     entering = True
             looking = looks if is_auto else state.mode == "ngram"
             past = self._past.of(sequence.namespace) if looking and state.shares else None
@@ -596,7 +620,9 @@ class Speculation:
 
     def _ask(self, kind: int, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         """The drafts of drafter `kind`; none if it fails."""
-        drafter, began = self._drafters[kind], self._clock()
+        drafter = self._drafters[kind]
+        entering = sum(not drafter.holds(one) for one in lengths)
+        began = self._clock()
         drafts: dict[Sequence, Draft] = {}
         try:
             drafts = drafter.draft(lengths)
@@ -610,6 +636,8 @@ class Speculation:
         took_s = self._clock() - began
         # Without catching up, a call takes about as long as the fastest calls so far.
         expected_s = _seconds(drafter, max((len(one.tokens) for one in filled.values()), default=0))
+        if entering:
+            self._entry_s[kind] = max(0.0, took_s - expected_s) / entering
         if took_s > OUTLIER * expected_s:
             self._late_s += took_s - expected_s
         return filled
@@ -639,7 +667,10 @@ class Speculation:
             chosen = [place for place in places if offers[place[2]][2].kind == kind]
             if not is_cut or not self._is_promising(kind):
                 del chosen[max(PROBE_TOKENS, self._decoding) :]
-        self._is_growing = is_cut and len(chosen) == len(places)
+        is_first = bool(kind) and not self.chances.knows(kind)
+        self._is_growing = is_first or (is_cut and len(chosen) == len(places))
+        if is_first:  # Of its chance nothing is known, so the drafts are short.
+            del chosen[max(PROBE_TOKENS, self._decoding) :]
         for _, _, index in chosen:
             lengths[index] += 1
         return lengths

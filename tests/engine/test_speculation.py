@@ -554,12 +554,14 @@ class Guesser(Drafter):
     mode = ""
     nbytes = 0
     token_s = call_s = 0.0
+    catches_up = False
 
     def __init__(self, clock, random, texts, mode, right, token_s, call_s, first_s):
         self.mode, self.call_s = mode, 0.0
         self.token_s = token_s if mode == "draft" else 0.0  # For a model it is measured at once.
         self._clock, self._random, self._texts, self._right = clock, random, texts, right
         self._costs, self._held = (call_s, first_s), set()
+        self.catches_up = mode == "draft"
 
     def holds(self, sequence):
         return self.mode == "medusa" or sequence in self._held
