@@ -49,8 +49,8 @@ MOST_OWED: Final = 0.5
 """Maximum total debt from earlier trials, in steps without drafts, at which another drafter may be
 tried, and maximum loss of a trial at which its drafts may go on growing."""
 FIRST_ENTRY: Final = 1.0
-"""Time that a draft model is assumed to take to catch up with a sequence while that is not measured,
-in steps without drafts."""
+"""Time that a draft model is assumed to take to catch up with a sequence, in steps without drafts,
+until it was measured."""
 MOST_ENTRY: Final = 2.0
 """Upper limit of the time to catch up that a balance must have, in steps without drafts."""
 PROBE_TOKENS: Final = 2
@@ -272,7 +272,7 @@ class Speculation:
         """
         self._balance_s = dict.fromkeys((NGRAM, *self._drafters), 0.0)
         self._entry_s: dict[int, float] = {}
-        """Seconds that each drafter took to catch up with the last sequence that it had not held."""
+        """Seconds that each drafter took to catch up with the last sequence that was new to it."""
         self._most_s = 0.0
         """Upper limit of a balance."""
         self._unpaid_s = 0.0
