@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pytest
@@ -622,7 +623,12 @@ def answer(speculation, clock, texts, random, *, row_s, repeats, vocab, sessions
     return plain_s
 
 
-@pytest.mark.parametrize("seed", range(60))
+DEAREST: Final = (3391, 3901, 4652, 7119, 8915)
+"""Seeds where trials lost more than 3 %: draft models caught up with texts that soon ended, first
+drafts were long."""
+
+
+@pytest.mark.parametrize("seed", [*range(55), *DEAREST])
 def test_from_a_cold_start_auto_loses_less_than_three_percent(seed):
     """Two to eight groups of answers, with steps and drafters of random cost and accuracy, and
     texts that repeat themselves more or less often.
