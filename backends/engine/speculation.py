@@ -479,13 +479,25 @@ class Speculation:
         """How many more steps without drafts of `_decoding` sequences must be observed before a
         drafter is tried.
         """
-        plain = self._plain.get(_group(self._decoding))
-        return PLAIN_WINDOW if plain is None else max(0, PLAIN_WINDOW - plain.steps)
+        group = _group(self._decoding)
+        plain = self._plain.get(group)
+        steps = 0 if plain is None else plain.steps
+        if steps < PLAIN_WINDOW and self._pays():
+            known = [one for one, ratio in self._plain.items() if ratio.steps >= PLAIN_WINDOW]
+            if known and min(known) < group < max(known):
+                return 0  # The time is interpolated.
+        return max(0, PLAIN_WINDOW - steps)
 
     def _speed_up(self, kind: int) -> float:
-        """The speed-up of this drafter with about `_decoding` sequences; 0 while unknown."""
-        ratio = self._speed_ups.get((kind, self._decoding.bit_length()))
-        return 0.0 if ratio is None else ratio.value
+        """The speed-up of this drafter with about `_decoding` sequences; while that is unknown, the
+        one with the next larger number for which it is known. 0 while none is.
+        """
+        least = self._decoding.bit_length()
+        known = [size for one, size in self._speed_ups if one == kind and size >= least]
+        for size in sorted(known):
+            if value := self._speed_ups[kind, size].value:
+                return value
+        return 0.0
 
     def _goes_on(self, kind: int) -> bool:
         """Whether the drafter that was tried in the last step is tried again: while its drafts

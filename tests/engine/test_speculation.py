@@ -584,6 +584,22 @@ class Guesser(Drafter):
         """Nothing to release."""
 
 
+def step(speculation, clock, texts, decoding, row_s):
+    """One step of 10 ms and `row_s` per token; returns the number of drafted tokens."""
+    drafts = speculation.draft(decoding, 32, lambda one, more: True)
+    drafted = sum(len(draft.tokens) for draft in drafts.values())
+    for one in decoding:
+        coming = texts[one][len(one.tokens) :]
+        tokens = drafts[one].tokens if one in drafts else []
+        right = next((at for at, one_id in enumerate(tokens) if one_id != coming[at]), len(tokens))
+        if tokens:
+            speculation.verified(one, Row(0, 0, tokens, 1, drafts=len(tokens)), right)
+        one.tokens += coming[: right + 1]
+    speculation.observe(len(decoding) + drafted, 0.010 + row_s * (len(decoding) + drafted))
+    clock.now_s += 0.010 + row_s * (len(decoding) + drafted)
+    return drafted
+
+
 def answer(speculation, clock, texts, random, *, row_s, repeats, vocab, sessions, groups):
     """Answer groups of texts, with steps of 10 ms and `row_s` per token; returns the seconds that
     they take without drafts.
@@ -604,20 +620,7 @@ def answer(speculation, clock, texts, random, *, row_s, repeats, vocab, sessions
             decoding = sum(size - 30 > at for size in group.values())
             plain_s += decoding and 0.010 + row_s * decoding
         while decoding := [one for one, size in group.items() if len(one.tokens) < size]:
-            drafts = speculation.draft(decoding, 32, lambda one, more: True)
-            rows = len(decoding) + sum(len(draft.tokens) for draft in drafts.values())
-            for one in decoding:
-                coming = texts[one][len(one.tokens) :]
-                tokens = drafts[one].tokens if one in drafts else []
-                right = next(
-                    (at for at, one_id in enumerate(tokens) if one_id != coming[at]), len(tokens)
-                )
-                if tokens:
-                    row = Row(0, 0, tokens, 1, drafts=len(tokens))
-                    speculation.verified(one, row, right)
-                one.tokens += coming[: right + 1]
-            speculation.observe(rows, 0.010 + row_s * rows)
-            clock.now_s += 0.010 + row_s * rows
+            step(speculation, clock, texts, decoding, row_s)
         for one in group:
             speculation.ended(one)
     return plain_s
@@ -649,6 +652,20 @@ def test_from_a_cold_start_auto_loses_less_than_three_percent(seed):
     many = {"repeats": repeats, "vocab": vocab, "sessions": sessions, "groups": groups}
     plain_s = answer(speculation, clock, texts, random, row_s=row_s, **many)
     assert plain_s > 0.97 * clock.now_s
+
+
+def test_a_drafter_that_pays_for_many_and_for_one_drafts_at_once_for_some():
+    random, clock, texts = np.random.default_rng(5), Clock(), {}
+    drafter = Guesser(clock, random, texts, "medusa", 0.9, 0.0, 0.001, 0.0)
+    speculation = Speculation([drafter], possible=True, clock=clock)
+
+    def drafted(count, steps):
+        group = [Lone(list(range(30)), "auto", most=4) for _ in range(count)]
+        texts.update((one, random.integers(10**6, size=5 * steps + 40).tolist()) for one in group)
+        return [step(speculation, clock, texts, group, 0.0002) for _ in range(steps)]
+
+    assert drafted(8, 200)[-1] and drafted(1, 200)[-1]
+    assert all(drafted(5, 4))
 
 
 def test_heads_that_pay_for_longer_drafts_only_are_found():
