@@ -65,7 +65,7 @@ def dense(dtype: torch.dtype, weight: PackedWeight, rows: int) -> list[Callable[
 
 def loop_of(library: CpuLibrary, packing: str, rows: int, *, exact: bool) -> str:
     """The loop of `peaks.py` with the instruction that multiplies `rows` activations."""
-    vector = "avx2" if library.instructions == "avx2" else "avx512"
+    vector = "avx512" if library.instructions in ("avx512", "amx") else "avx2"
     match library.activations(packing, rows, exact=exact):
         case "bf16":
             return "amx_tdpbf16ps"
