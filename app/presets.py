@@ -13,7 +13,7 @@ from hearth.app.settings import layer_of
 from hearth.app.settings_keys import SAMPLING
 from hearth.backends.contract.requests import Constraint, ConstraintKind
 from hearth.backends.errors import HearthError, InvalidParameter, SettingsError
-from hearth.backends.machine.json_file import write_json
+from hearth.backends.machine.atomic_files import write_json
 from hearth.backends.text.output.rules import content_rule
 
 _VERSION: Final = 1

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +10,7 @@ from hearth.app.paths import private_folder
 from hearth.app.settings import parse_settings, read_text
 from hearth.app.settings_keys import SECTIONS, Key, Value
 from hearth.backends.errors import SettingsError
+from hearth.backends.machine.atomic_files import replace_file
 
 
 def section_of(key: Key) -> tuple[str, ...]:
@@ -48,6 +45,7 @@ def change(file: Path, section: Sequence[str], name: str, value: Any) -> None:
         return
     parse_settings(file, after)
     try:
+        private_folder(file.resolve().parent)
         replace_file(file, after)
     except OSError as error:
         raise SettingsError(
@@ -82,23 +80,3 @@ def changed(text: str, section: Sequence[str], name: str, value: Any) -> str:
             f"{where} cannot be changed in the settings file: {error}.", "Change it by hand."
         ) from error
     return tomlkit.dumps(document)
-
-
-def replace_file(file: Path, text: str) -> None:
-    """Replace the content of `file` (or the target of the link `file`) with `text`. After a crash
-    it is complete, either old or new. A new file and new folders are private to their owner.
-    """
-    target = Path(os.path.realpath(file))
-    private_folder(target.parent)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as new:
-            new.write(text)
-            new.flush()
-            os.fsync(handle)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copymode(target, name)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise

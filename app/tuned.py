@@ -16,7 +16,7 @@ from hearth.app.library.model_files import model_files
 from hearth.app.machine import Machine
 from hearth.app.paths import private_folder
 from hearth.backends.bench.job import Tuned
-from hearth.backends.machine.json_file import write_json
+from hearth.backends.machine.atomic_files import write_json
 from hearth.quant.fingerprint import WeightFile, fingerprint
 
 _HEADER_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from typing import Any, Final
 from hearth.app.jobs.child import Reporter
 from hearth.app.jobs.job import follow_job, run_job
 from hearth.app.machine import Machine
-from hearth.backends.machine.json_file import write_json
+from hearth.backends.machine.atomic_files import write_json
 
 _FILE: Final = "bandwidth.json"
 _QUIET_CORES: Final = 0.3

@@ -34,7 +34,7 @@ from hearth.app.library.hub import Download, Hub
 from hearth.app.library.model_files import WEIGHTS
 from hearth.app.paths import private_folder
 from hearth.backends.errors import ErrorInfo, HearthError, InternalError, to_info
-from hearth.backends.machine.json_file import write_json
+from hearth.backends.machine.atomic_files import write_json
 from hearth.backends.machine.lock import LockFile
 
 DownloadState = Literal["waiting", "running", "paused", "failed", "done"]

@@ -201,7 +201,7 @@ def store(model: FoundModel, report: Mapping[str, Any], row: Mapping[str, Any]) 
     Raises:
         OSError: the report cannot be written.
     """
-    from hearth.backends.machine.json_file import write_json
+    from hearth.backends.machine.atomic_files import write_json
 
     if model.origin not in STORED_NEXT_TO:
         return False

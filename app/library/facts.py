@@ -78,7 +78,7 @@ class KnownFacts:
         """Store the new facts."""
         if self._file is None or not self._is_changed:
             return
-        from hearth.backends.machine.json_file import write_json
+        from hearth.backends.machine.atomic_files import write_json
 
         kept = {path: asdict(known) for path, known in list(self._entries.items())[-MOST:]}
         try:

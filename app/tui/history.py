@@ -7,7 +7,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from hearth.app.settings_file import replace_file
+from hearth.app.paths import private_folder
+from hearth.backends.machine.atomic_files import replace_file
 
 MOST: Final = 1_000
 """Most prompts that are kept."""
@@ -97,4 +98,5 @@ def _write(file: Path, entries: list[str]) -> None:
     lines = [json.dumps(text) + "\n" for text in entries]  # ASCII, so lengths are bytes.
     while sum(map(len, lines)) > LARGEST_FILE_BYTES:
         del lines[0]
+    private_folder(file.resolve().parent)
     replace_file(file, "".join(lines))

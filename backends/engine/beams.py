@@ -24,7 +24,7 @@ from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.sampler import Drawn
 from hearth.backends.engine.selection import largest
 from hearth.backends.engine.sequence import Sequence
-from hearth.backends.errors import InternalError, InvalidParameter
+from hearth.backends.errors import InvalidParameter
 
 Logits = NDArray[np.float32]
 
@@ -198,11 +198,6 @@ class Search:
         other beams.
         """
         normaliser = log_normaliser(logits)
-        if not math.isfinite(normaliser):
-            raise InternalError(
-                "The model produced logits that are not finite numbers.",
-                "The model file may be damaged: check its sha256, or try another quantization.",
-            )
         answer, beam = self.answers[0], self.beams[number]
         adjusted = answer.sampler.adjusted(logits, self._limits.banned(len(beam.drawn)))
         ids = largest(adjusted, min(self._kept, len(adjusted)))

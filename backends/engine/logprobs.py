@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hearth.backends.contract.events import TokenLogprob
 from hearth.backends.engine.selection import largest
+from hearth.backends.errors import InternalError
 
 
 class Piece(Protocol):
@@ -20,10 +21,24 @@ class Piece(Protocol):
 
 
 def log_normaliser(logits: NDArray[np.float32]) -> float:
-    """The natural log of the sum of exp(`logits`), which are [V] float32 with a finite maximum."""
-    peak = logits.max()
-    total = float(np.exp(logits - peak).sum())
-    return float(peak) + math.log(total)
+    """The natural log of the sum of exp(`logits`), which are [V] float32.
+
+    Raises:
+        InternalError: the sum is not finite.
+    """
+    peak = float(logits.max())
+    if not math.isfinite(peak):
+        raise not_finite()
+    return peak + math.log(float(np.exp(logits - peak).sum()))
+
+
+def not_finite(position: int | None = None) -> InternalError:
+    """The error for logits that are NaN, or of which the largest is infinite."""
+    where = "" if position is None else f" at position {position}"
+    return InternalError(
+        f"The model produced logits that are not finite numbers{where}.",
+        "The model file may be damaged: check its sha256, or try another quantization.",
+    )
 
 
 def logprob_of(logits: NDArray[np.float32], token_id: int, normaliser: float) -> float:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.dry import RepeatedRuns
 from hearth.backends.engine.laws import Law, certain, residual
-from hearth.backends.engine.logprobs import log_normaliser, logprob_of, top_logprobs
+from hearth.backends.engine.logprobs import log_normaliser, logprob_of, not_finite, top_logprobs
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.penalties import SeenTokens, penalise
 from hearth.backends.engine.random_stream import (
@@ -45,7 +45,7 @@ from hearth.backends.engine.truncation import (
     weights_of,
     without_top_choices,
 )
-from hearth.backends.errors import InternalError, InvalidParameter
+from hearth.backends.errors import InvalidParameter
 
 Logits = NDArray[np.float32]
 
@@ -331,11 +331,7 @@ class Sampler:
                 f"Every token is banned at position {position}, so none can be drawn.",
                 "Ban fewer tokens with logit_bias, or turn ignore_eos off.",
             )
-        raise InternalError(
-            f"The model produced logits that are not finite numbers at position {position}.",
-            "The model file may be damaged: check its sha256, or try another quantization.",
-            position=position,
-        )
+        raise not_finite(position)
 
     @staticmethod
     def _masked(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from hearth.backends.contract.events import Failed, Finished, FinishReason, Scores, TokenLogprob
@@ -69,12 +68,6 @@ class Scoring(Sequence):
         """Record the log probability of the token that follows each computed one."""
         for logits in result.logits[row.slot] if row.outputs else ():
             normaliser = log_normaliser(logits)
-            if not math.isfinite(normaliser):
-                raise InternalError(
-                    "The model produced logits that are not finite numbers at position"
-                    f" {len(self._logprobs) + 1}.",
-                    "The model file may be damaged: check its sha256, or try another quantization.",
-                )
             token = self._next[len(self._logprobs)]
             logprob = logprob_of(logits, token, normaliser)
             if self._top and self._piece is not None:

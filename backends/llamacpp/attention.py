@@ -24,7 +24,7 @@ from hearth.backends.llamacpp.attention_choice import Attention
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.params import ContextPlan, head_sizes
 from hearth.backends.llamacpp.probe_model import Heads, open_probe, write_attention
-from hearth.backends.machine.json_file import write_json
+from hearth.backends.machine.atomic_files import write_json
 from hearth.backends.machine.threads import usable_cores
 
 log = logging.getLogger(__name__)

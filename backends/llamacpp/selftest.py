@@ -27,7 +27,7 @@ from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import BackendUnavailable
 from hearth.backends.llamacpp import probe_model
 from hearth.backends.llamacpp.lib import INSTALL, load_library
-from hearth.backends.machine.json_file import write_json
+from hearth.backends.machine.atomic_files import write_json
 from hearth.backends.machine.process import die_with_parent, signal_name
 
 TIMEOUT_S = 60.0

@@ -15,8 +15,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from hearth.backends.machine.atomic_files import write_json
 from hearth.backends.machine.cpu import cpu_name
-from hearth.backends.machine.json_file import write_json
 from hearth.quant.gguf.file import GgufFile
 
 FILE: Final = "backend-speeds.json"
