@@ -31,7 +31,7 @@ class ModelFacts:
     Attributes:
         context: context length in tokens, limited by the settings; 0 if unknown.
         speed: fast, moderate or slow, estimated from the bytes read per token; empty if unknown.
-        larger: description of a larger model to download; empty if none suits.
+        larger: how to get a larger model; empty if none suits.
     """
 
     model: LocalModel
@@ -71,9 +71,14 @@ def _read(services: Services, found: FoundModel, installed: Sequence[FoundModel]
     asked = services.settings.for_model(found.name).load.context
     context = min(filter(None, (asked, model.context)), default=0)
     speed = _speed_class(bytes_per_s / model.size_bytes) if model.size_bytes else ""
-    larger = _larger(services, model, installed, bytes_per_s)
-    if model.name == "guide" and not services.paths.smollm2_file.is_file():
-        larger = " or ".join(filter(None, ("SmolLM2 135M, 93 MB (hearth pull smollm2)", larger)))
+    is_guide = model.name == "guide"
+    here = [one.name for one in installed if one.origin != "bundled"] if is_guide else []
+    if here:
+        return ModelFacts(model, context, speed, f"F3 opens another model: {' or '.join(here[:3])}")
+    suggested = ["SmolLM2 135M, 93 MB (hearth pull smollm2)"] if is_guide else []
+    if larger := _larger(services, model, installed, bytes_per_s):
+        suggested.append(larger)
+    larger = f"F3 gets a larger one: {' or '.join(suggested)}" if suggested else ""
     return ModelFacts(model, context, speed, larger)
 
 

@@ -475,6 +475,18 @@ async def test_a_new_chat_offers_prompts(services: Services, host: ScriptedHost)
 
 
 @in_loop
+async def test_a_model_that_is_here_is_offered_in_place_of_the_guide(
+    services: Services, tiny_model: Path
+) -> None:
+    async with opened(services) as (_, pilot):
+        await until_shown(pilot, "F3 gets a larger one: SmolLM2 135M, 93 MB")
+    services.paths.models.mkdir(parents=True, exist_ok=True)
+    shutil.copy(tiny_model, services.paths.models / "mine.gguf")
+    async with opened(services) as (_, pilot):
+        await until_shown(pilot, "F3 opens another model: mine")
+
+
+@in_loop
 async def test_what_does_not_fit_is_shown_before_it_is_sent(
     services: Services, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from hearth.app.library.local import Library
 from hearth.app.paths import find_paths
 from hearth.app.presets import Preset, Presets
 from hearth.app.settings import load_settings
-from hearth.app.tui import model_facts, quantizing
+from hearth.app.tui import quantizing
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens import doctor, endpoint, engine, library, quantize, settings
 from hearth.app.tui.screens.compare import CompareScreen
@@ -173,7 +173,7 @@ class Walk:
             while threads.display is not is_shown:
                 await self.pilot.press("ctrl+b")
                 await self.pilot.pause()
-        await self.keep("chats", "Names for a cat", "●", "fits")
+        await self.keep("chats", "Names for a cat", "●", "F3 opens")
 
     async def engine(self) -> None:
         screen = await self.go("engine")
@@ -320,7 +320,6 @@ def script(patch: pytest.MonkeyPatch, host: BusyHost) -> None:
     )
     patch.setattr(doctor, "examine", lambda *_: filled.FINDINGS)
     patch.setattr(Library, "list", lambda _: filled.models())
-    patch.setattr(model_facts, "_larger", lambda *_: "Qwen3 4B, 2.5 GB, fits")
     patch.setattr(library, "_last_used", filled.last_used)
     patch.setattr(library, "load_catalogue", lambda: filled.CATALOGUE)
     patch.setattr(library, "room_for", lambda *_: None)

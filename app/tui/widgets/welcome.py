@@ -64,12 +64,12 @@ class Welcome(VerticalScroll, can_focus=False):
 
         Args:
             model: name, size and speed; or why it cannot answer.
-            larger: a larger model that could be downloaded; empty if none.
+            larger: how to get a larger model; empty if none suits.
             is_guide: whether it is the guide, which only answers questions about Hearth.
         """
         lines = [Content.styled(safe_text(model), "bold")]
         if larger:
-            lines.append(Content(f"F3 gets a larger one: {safe_text(larger)}"))
+            lines.append(Content(safe_text(larger)))
         self.query_one(".model", Static).update(Content("\n").join(lines))
         prompts = self.query_one(OptionList)
         wanted = _GUIDE_PROMPTS if is_guide else _PROMPTS
