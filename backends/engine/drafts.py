@@ -140,6 +140,10 @@ class Speculating:
     accepted: list[int] = field(default_factory=list)
     """How many of the drafted tokens at each position were right."""
     kind: int = 0
+    most_slowed_s: float | None = None
+    """The value of `Speculation._slowed_s` up to which this sequence is as fast as without drafts,
+    but for what is allowed; None before its first step.
+    """
     _index: NgramIndex = field(default_factory=NgramIndex)
     _follower: Follower = field(default_factory=Follower)
     _chances: Chances | None = None

@@ -40,6 +40,8 @@ EXPLORING: Final = 0.01
 between them."""
 TRYING: Final = 0.75
 """Part of its share that a drafter gets, because a trial may cost many times the estimate."""
+SLOWED: Final = 0.01
+"""Share of a sequence's time by which it may be slowed before n-grams of a few others stop."""
 LEARN_EVERY: Final = 8
 """While nothing may be tried, one step in this many is learned from, because learning costs time.
 """
@@ -235,6 +237,10 @@ class Speculation:
     a step took beyond what its tokens would have taken otherwise; if the step was faster, the
     difference is credited. With an exhausted balance, nothing is looked up or tried.
 
+    What n-grams gain for one sequence slows the others. There are none in a step where most of the
+    sequences would get no draft and are slower than without drafts, by more than a small share of
+    their time.
+
     Args:
         drafters: draft models and heads.
         possible: False: the memory cannot forget tokens that turn out wrong.
@@ -275,6 +281,8 @@ class Speculation:
         """Seconds that each drafter took to catch up with the last sequence that was new to it."""
         self._most_s = 0.0
         """Upper limit of a balance."""
+        self._slowed_s = 0.0
+        """Time that all steps took beyond steps without drafts, less the share that may be lost."""
         self._unpaid_s = 0.0
         """Step time that is not credited to the balances yet."""
         self._quiet_s = 0.0
@@ -350,7 +358,11 @@ class Speculation:
             self._way = next(iter(picked), NGRAM)
         self._quiet_s = self._late_s = 0.0
         self._is_chosen = any(mode == "auto" or len(self._kinds[mode]) > 1 for mode in modes)
+        slower = self._slower(decoding)
         offers = self._offers(decoding, spare, ways, looks=looks)
+        slower.difference_update(one for one, _, _ in offers)
+        if looks and len(slower) > len(decoding) // 2:
+            offers = self._offers(decoding, spare, ways, looks=False)
         lengths = self._lengths(offers, spare)
         drafts: dict[Sequence, Draft] = {}
         asked: dict[int, dict[Sequence, int]] = {}
@@ -392,6 +404,8 @@ class Speculation:
         state = sequence.speculating
         assert state is not None
         state.verified(row.depth, right)
+        if state.most_slowed_s is not None:
+            state.most_slowed_s += right * self._token_s * self._decoding
         if state.kind > 0:
             by = "chats" if state.kind > CHATS else "ngram"
         else:
@@ -415,6 +429,7 @@ class Speculation:
         decoding = self._decoding
         if self._unlearned % LEARN_EVERY and not self._unknown_steps:
             self._unpaid_s += self._usual_s
+            self._slowed_s -= SLOWED * self._usual_s
             return
         self.costs.observe(tokens, seconds)
         usual_s = self.costs.seconds(tokens)
@@ -422,6 +437,7 @@ class Speculation:
             return
         self._usual_s = usual_s
         self._unpaid_s += usual_s
+        self._slowed_s -= SLOWED * usual_s
         if self.costs.is_measured(tokens):
             seconds = min(seconds, OUTLIER * usual_s)
         if not self._drafting:
@@ -435,6 +451,7 @@ class Speculation:
         brought, best = 1 + self._right / decoding, 0.0
         cost = (seconds + self._way_s) / plain_s
         self._lost_s += (cost - brought) * plain_s
+        self._slowed_s += (cost - 1) * plain_s + self._late_s
         if way != NGRAM and (brought > cost or way != self._trying or not self._is_growing):
             at = way, decoding.bit_length()
             self._speed_ups.setdefault(at, Ratio(STEPS_WINDOW)).add(brought, cost)
@@ -601,6 +618,17 @@ class Speculation:
             if tokens * plain_s >= LEAST_GAIN * (step_s + _seconds(drafter, length)):
                 return True
         return False
+
+    def _slower(self, decoding: Seq[Sequence]) -> set[Sequence]:
+        """The sequences on "auto" that were slowed by more than they may be."""
+        slower = set()
+        for sequence in decoding:
+            if (state := sequence.speculating) is not None and state.mode == "auto":
+                if state.most_slowed_s is None:
+                    state.most_slowed_s = self._slowed_s
+                if self._slowed_s > state.most_slowed_s:
+                    slower.add(sequence)
+        return slower
 
     def _offers(
         self, decoding: Seq[Sequence], spare: int, ways: Mapping[Speculate, int], *, looks: bool

@@ -668,6 +668,25 @@ def test_a_drafter_that_pays_for_many_and_for_one_drafts_at_once_for_some():
     assert all(drafted(5, 4))
 
 
+@pytest.mark.parametrize("repeating", [0, 1, 3, 5, 8])
+def test_most_texts_are_not_slowed_for_the_n_grams_of_a_few(repeating):
+    """Steps of 18 ms with one token for each of eight texts, and of 22 ms with four drafted tokens.
+    That pays for a text that repeats itself, and makes those of the others slower.
+    """
+    random, clock, texts, steps = np.random.default_rng(5), Clock(), {}, 1_000
+    speculation = Speculation([], possible=True, clock=clock)
+    for number in range(8):
+        known = list(range(100 * number, 100 * number + 10))
+        new = known * (steps // 2) if number < repeating else random.integers(10**6, size=steps)
+        texts[Lone(known * 3, "auto", most=4)] = [*known * 3, *map(int, new)]
+    for _ in range(steps):
+        step(speculation, clock, texts, list(texts), 0.001)
+    slowed = clock.now_s / (0.018 * steps)
+    assert slowed < 1.02 if repeating < 4 else slowed > 1.2
+    gained = [len(one.tokens) - 30 - steps for one in texts]
+    assert all(gained[:repeating]) and not any(gained[repeating:])
+
+
 def test_heads_that_pay_for_longer_drafts_only_are_found():
     """Drafting takes more than a third of a step, so drafts of half a token per sequence, which are
     the first ones, bring less than they take.
