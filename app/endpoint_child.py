@@ -20,7 +20,8 @@ from collections.abc import Sequence
 
 def _end_when_abandoned() -> None:
     """End at once when stdin ends, since the parent process is then gone."""
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):  # `sys.stdin` would stay locked, and Python abort when it exits.
+        pass
     for _ in range(2):  # After one signal alone, it would wait for the running requests.
         os.kill(os.getpid(), signal.SIGTERM)
 
