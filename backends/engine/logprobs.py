@@ -20,24 +20,27 @@ class Piece(Protocol):
     def __call__(self, token_id: int, *, special: bool = False) -> bytes: ...
 
 
-def log_normaliser(logits: NDArray[np.float32]) -> float:
-    """The natural log of the sum of exp(`logits`), which are [V] float32.
+def log_normaliser(logits: NDArray[np.float32], position: int | None = None) -> float:
+    """The natural log of the sum of exp(`logits`), which are [V] float32; `position` is for the
+    error.
 
     Raises:
         InternalError: the sum is not finite.
     """
     peak = float(logits.max())
     if not math.isfinite(peak):
-        raise not_finite()
+        raise not_finite(position)
     return peak + math.log(float(np.exp(logits - peak).sum()))
 
 
 def not_finite(position: int | None = None) -> InternalError:
     """The error for logits that are NaN, or of which the largest is infinite."""
     where = "" if position is None else f" at position {position}"
+    data = {} if position is None else {"position": position}
     return InternalError(
         f"The model produced logits that are not finite numbers{where}.",
         "The model file may be damaged: check its sha256, or try another quantization.",
+        **data,
     )
 
 

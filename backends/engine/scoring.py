@@ -67,7 +67,7 @@ class Scoring(Sequence):
     def take(self, row: Row, result: StepResult) -> FinishReason | None:
         """Record the log probability of the token that follows each computed one."""
         for logits in result.logits[row.slot] if row.outputs else ():
-            normaliser = log_normaliser(logits)
+            normaliser = log_normaliser(logits, len(self._logprobs) + 1)
             token = self._next[len(self._logprobs)]
             logprob = logprob_of(logits, token, normaliser)
             if self._top and self._piece is not None:

@@ -55,9 +55,15 @@ def drafting_engine(
 ) -> Engine:
     """An engine over `runner` with a `ScriptedDrafter`, for sequences that are `speculating`. The
     contents of its cache are checked within each step, and `kv.refused` counts steps that found no
-    memory.
+    memory. Every step takes 10 ms of the clock by which it decides on drafts.
     """
-    engine = Engine(runner, kv_clock=clock, disk=disk, drafters=[ScriptedDrafter(runner, wrong_at)])
+    engine = Engine(
+        runner,
+        clock=lambda: 0.01 * len(runner.tape),
+        kv_clock=clock,
+        disk=disk,
+        drafters=[ScriptedDrafter(runner, wrong_at)],
+    )
     compute = runner.step
 
     def step(plan: StepPlan) -> StepResult:
