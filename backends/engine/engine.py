@@ -271,7 +271,7 @@ class Engine:
             self._after_failure(plan, error)
             return
         if result.hidden is not None:
-            self._speculation.see(plan, result)
+            self._speculation.see(plan, result.hidden)
         self._commit(plan, result)
         decoding, prefill, cells = _load(plan)
         seconds = self._clock() - started

@@ -165,7 +165,7 @@ class StepPlan:
         return sum(len(row.tokens) for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """The results of a step, by slot."""
 

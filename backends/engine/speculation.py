@@ -26,7 +26,7 @@ from hearth.backends.engine.drafts import (
     kind_of,
 )
 from hearth.backends.engine.past_texts import TextsByNamespace
-from hearth.backends.engine.runner import Row, RunnerLost, StepPlan, StepResult
+from hearth.backends.engine.runner import Row, RunnerLost, StepPlan
 from hearth.backends.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
@@ -272,6 +272,8 @@ class Speculation:
         self._since_plain = 0
         self._plain: dict[int, Ratio] = {}
         """By number of sequences that decode: seconds per token in steps without drafts."""
+        self._learned: set[int] = set()
+        """Numbers of sequences for which enough of these steps were observed."""
         self._speed_ups: dict[tuple[int, int], Ratio] = {}
         """By drafter and, roughly, number of sequences: the time its tokens would take without
         drafts divided by the time they took.
@@ -395,9 +397,9 @@ class Speculation:
             self._rest()
         return drafts
 
-    def see(self, plan: StepPlan, result: StepResult) -> None:
-        """Keep the hidden states in `result` of `plan` for the drafters."""
-        self._seen = plan, result.hidden
+    def see(self, plan: StepPlan, hidden: Any) -> None:
+        """Keep the hidden states of a step for the drafters."""
+        self._seen = plan, hidden
 
     def verified(self, sequence: Sequence, row: Row, right: int) -> None:
         """Record that the first `right` drafts of `row` were right."""
@@ -427,9 +429,8 @@ class Speculation:
         if not self._is_wanted:
             return
         decoding = self._decoding
-        if self._unlearned % LEARN_EVERY and not self._unknown_steps:
+        if self._unlearned % LEARN_EVERY and decoding in self._learned:
             self._unpaid_s += self._usual_s
-            self._slowed_s -= SLOWED * self._usual_s
             return
         self.costs.observe(tokens, seconds)
         usual_s = self.costs.seconds(tokens)
@@ -437,13 +438,14 @@ class Speculation:
             return
         self._usual_s = usual_s
         self._unpaid_s += usual_s
-        self._slowed_s -= SLOWED * usual_s
         if self.costs.is_measured(tokens):
             seconds = min(seconds, OUTLIER * usual_s)
         if not self._drafting:
             if (plain := self._plain.get(_group(decoding))) is None:
                 plain = self._plain[_group(decoding)] = Ratio(PLAIN_WINDOW)
             plain.add(seconds, decoding)
+            if plain.steps >= PLAIN_WINDOW:
+                self._learned.add(decoding)
             self._most_s = MOST_EXPLORING * seconds
         if (way := self._way) is None or (way == NGRAM and not self._drafting):
             return
@@ -544,6 +546,7 @@ class Speculation:
 
     def _pay_in(self) -> None:
         unpaid_s, self._unpaid_s = self._unpaid_s, 0.0
+        self._slowed_s -= SLOWED * unpaid_s
         for kind, balance_s in self._balance_s.items():
             self._balance_s[kind] = min(balance_s + self._share(kind) * unpaid_s, self._most_s)
 

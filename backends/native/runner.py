@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -253,7 +252,8 @@ class NativeRunner:
         if self._ahead is not None and all(_is_single(row) for row in rows):
             ahead_result = self._ahead.result(rows, paged, ids)
             if ahead_result is not None:
-                return self._with_hidden(ahead_result, self._ahead.graphs.hidden)
+                ahead_result.hidden = self._ahead.graphs.hidden
+                return ahead_result
         elif self._ahead is not None:
             self._ahead.forget()
         tokens = torch.tensor(ids, dtype=torch.long, device=device)
@@ -271,10 +271,9 @@ class NativeRunner:
         result = step_result(rows, self.decoder.logits(hidden))
         if self._pace is not None and is_decode:
             self._pace.observe(len(rows), time.perf_counter() - began_s)
-        return self._with_hidden(result, hidden)
-
-    def _with_hidden(self, result: StepResult, hidden: Tensor | None) -> StepResult:
-        return replace(result, hidden=hidden) if self._gives_hidden else result
+        if self._gives_hidden:
+            result.hidden = hidden
+        return result
 
     def _threads_for(self, *, is_decode: bool) -> int:
         """Threads of a step.
