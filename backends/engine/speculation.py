@@ -41,7 +41,7 @@ between them."""
 TRYING: Final = 0.75
 """Part of its share that a drafter gets, because a trial may cost many times the estimate."""
 SLOWED: Final = 0.01
-"""Share of a sequence's time by which it may be slowed before n-grams of a few others stop."""
+"""Share of a sequence's time by which n-grams of others may slow it."""
 LEARN_EVERY: Final = 8
 """While nothing may be tried, one step in this many is learned from, because learning costs time.
 """
@@ -237,9 +237,8 @@ class Speculation:
     a step took beyond what its tokens would have taken otherwise; if the step was faster, the
     difference is credited. With an exhausted balance, nothing is looked up or tried.
 
-    What n-grams gain for one sequence slows the others. There are none in a step where most of the
-    sequences would get no draft and are slower than without drafts, by more than a small share of
-    their time.
+    What n-grams gain for one sequence slows the others. There are none in a step that would make a
+    sequence without a draft slower than without speculation by more than a small share of its time.
 
     Args:
         drafters: draft models and heads.
@@ -360,12 +359,11 @@ class Speculation:
             self._way = next(iter(picked), NGRAM)
         self._quiet_s = self._late_s = 0.0
         self._is_chosen = any(mode == "auto" or len(self._kinds[mode]) > 1 for mode in modes)
-        slower = self._slower(decoding)
         offers = self._offers(decoding, spare, ways, looks=looks)
-        slower.difference_update(one for one, _, _ in offers)
-        if looks and len(slower) > len(decoding) // 2:
-            offers = self._offers(decoding, spare, ways, looks=False)
         lengths = self._lengths(offers, spare)
+        if looks and self._slows_others(decoding, offers, lengths):
+            offers = self._offers(decoding, spare, ways, looks=False)
+            lengths = self._lengths(offers, spare)
         drafts: dict[Sequence, Draft] = {}
         asked: dict[int, dict[Sequence, int]] = {}
         for (sequence, state, offer), length in zip(offers, lengths, strict=True):
@@ -622,16 +620,23 @@ class Speculation:
                 return True
         return False
 
-    def _slower(self, decoding: Seq[Sequence]) -> set[Sequence]:
-        """The sequences on "auto" that were slowed by more than they may be."""
-        slower = set()
+    def _slows_others(self, decoding: Seq[Sequence], offers: Offers, lengths: list[int]) -> bool:
+        """Whether the step would slow a sequence on "auto" that gets no draft by more than it may
+        be slowed.
+        """
+        drafted = {one for (one, _, _), length in zip(offers, lengths, strict=True) if length}
+        slowed_s = self._slowed_s
+        if drafted:
+            plain_s = self._token_s * self._decoding
+            step_s = self.costs.seconds(self._decoding + sum(lengths)) or plain_s
+            slowed_s += max(0.0, step_s - plain_s)
+        is_slower = False
         for sequence in decoding:
             if (state := sequence.speculating) is not None and state.mode == "auto":
                 if state.most_slowed_s is None:
                     state.most_slowed_s = self._slowed_s
-                if self._slowed_s > state.most_slowed_s:
-                    slower.add(sequence)
-        return slower
+                is_slower |= sequence not in drafted and slowed_s > state.most_slowed_s
+        return is_slower
 
     def _offers(
         self, decoding: Seq[Sequence], spare: int, ways: Mapping[Speculate, int], *, looks: bool

@@ -669,7 +669,7 @@ def test_a_drafter_that_pays_for_many_and_for_one_drafts_at_once_for_some():
 
 
 @pytest.mark.parametrize("repeating", [0, 1, 3, 5, 8])
-def test_most_texts_are_not_slowed_for_the_n_grams_of_a_few(repeating):
+def test_no_text_is_slowed_for_the_n_grams_of_others(repeating):
     """Steps of 18 ms with one token for each of eight texts, and of 22 ms with four drafted tokens.
     That pays for a text that repeats itself, and makes those of the others slower.
     """
@@ -682,7 +682,7 @@ def test_most_texts_are_not_slowed_for_the_n_grams_of_a_few(repeating):
     for _ in range(steps):
         step(speculation, clock, texts, list(texts), 0.001)
     slowed = clock.now_s / (0.018 * steps)
-    assert slowed < 1.02 if repeating < 4 else slowed > 1.2
+    assert slowed < 1.02 if repeating < 8 else slowed > 1.2
     gained = [len(one.tokens) - 30 - steps for one in texts]
     assert all(gained[:repeating]) and not any(gained[repeating:])
 
