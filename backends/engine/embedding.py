@@ -47,7 +47,6 @@ class TextJob:
         self._computed_tokens = 0
         self._sliced: SlicedText | None = None
         """The next text, if it is being computed in slices."""
-        self._sliced_tokens = 0
         self._emit = emit
 
     @property
@@ -58,7 +57,7 @@ class TextJob:
     @property
     def start(self) -> int:
         """Number of tokens of the next text that are already computed."""
-        return 0 if self._sliced is None else self._sliced_tokens
+        return 0 if self._sliced is None else self._sliced.computed
 
     @property
     def is_ready(self) -> bool:
@@ -80,25 +79,31 @@ class TextJob:
             chosen.append(text)
         return chosen
 
-    def compute(self, runner: Runner, tokens: int, ready: Callable[[], None]) -> int:
+    def compute(
+        self,
+        runner: Runner,
+        tokens: int,
+        ready: Callable[[], None],
+        left_s: Callable[[], float] | None = None,
+    ) -> int:
         """Let `runner` compute the next texts that together have at most `tokens` tokens, or a
         slice of about that size of a longer text; a longer text that the runner cannot slice is
         computed whole. After the last text the answer is emitted.
 
         Args:
             ready: called from any thread when the job `is_ready` again, if it is not after this.
+            left_s: see `SlicedText.compute`.
 
         Returns:
             The number of computed tokens.
         """
         if self._sliced is None and runner.info.slices_texts and self.exceeds(tokens):
-            self._sliced_tokens = 0
             text = self._texts[len(self._computed)]
             self._sliced = runner.begin_text(text, self.pooling, ready)
             if not self._sliced.is_ready:
                 return 0
         if self._sliced is not None:
-            computed = self._compute_slice(self._sliced, tokens)
+            computed = self._compute_slice(self._sliced, tokens, left_s)
         else:
             texts = self.next_texts(tokens)
             if self.pooling is None:
@@ -115,7 +120,7 @@ class TextJob:
         """Its progress."""
         computed = self._computed_tokens
         if self._sliced is not None:
-            computed += self._sliced_tokens
+            computed += self._sliced.computed
         state: RequestState = "prefill" if computed else "queued"
         return RequestStats(self.id, self.session, state, self._tokens, computed)
 
@@ -127,11 +132,12 @@ class TextJob:
         """End it with `error`."""
         self._end(Failed(to_info(error)))
 
-    def _compute_slice(self, sliced: SlicedText, tokens: int) -> int:
-        text = self._texts[len(self._computed)]
-        count = sliced.slice_tokens(tokens)
-        result = sliced.compute(count)
-        self._sliced_tokens += count
+    def _compute_slice(
+        self, sliced: SlicedText, tokens: int, left_s: Callable[[], float] | None
+    ) -> int:
+        text, before = self._texts[len(self._computed)], sliced.computed
+        result = sliced.compute(tokens, left_s)
+        count = sliced.computed - before
         if result is not None:
             self._close_text()
             self._computed.extend(result)

@@ -343,10 +343,13 @@ class Engine:
         start = job.start
         tokens = self._budget.allowance_of_texts(decoding, prefill, cells, start)
         started = self._clock()
+        end = started + self._budget.most_s_of_texts(decoding, prefill, cells)
         computed = 0
         try:
             try:
-                computed = job.compute(self._runner, tokens, self._wake)
+                computed = job.compute(
+                    self._runner, tokens, self._wake, lambda: end - self._clock()
+                )
             finally:
                 self._end()
         except RunnerLost:

@@ -4,6 +4,7 @@ computed per step while other sequences stream.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 FIRST_LOOK: Final = 32
@@ -100,10 +101,12 @@ class PrefillBudget:
         """
         if decoding == 0:
             return max(self._most - prefill, int(_LEAST_OF_TEXTS * self._most), 1)
-        share_s = self._share_s(decoding)
-        left_s = share_s - self._mixed.cost_s(prefill, cells)
         known = self._mixed if self._texts.token_s is None else self._texts
-        return known.fitting(max(left_s, _LEAST_OF_TEXTS * share_s), start)
+        return known.fitting(self._left_s(AIM, decoding, prefill, cells), start)
+
+    def most_s_of_texts(self, decoding: int, prefill: int, cells: int = 0) -> float:
+        """How many seconds texts may take at most, where `allowance_of_texts` aims at fewer."""
+        return math.inf if decoding == 0 else self._left_s(1.0, decoding, prefill, cells)
 
     def observe(self, decoding: int, prefill: int, seconds: float, cells: int = 0) -> None:
         """Learn from a step of `seconds` that had `decoding` sequences that decode and `prefill`
@@ -137,10 +140,16 @@ class PrefillBudget:
         """Cost of prefill in steps that streams wait for, or that have none."""
         return self._prefill if self._apart.token_s is None else self._apart
 
-    def _share_s(self, decoding: int) -> float:
+    def _share_s(self, decoding: int, aim: float = AIM) -> float:
         """Seconds for prefill in a step in which `decoding` sequences stream."""
         alone_s = self._alone_s(decoding)
-        return max(AIM * self._target_s - alone_s, alone_s)
+        return max(aim * self._target_s - alone_s, alone_s)
+
+    def _left_s(self, aim: float, decoding: int, prefill: int, cells: int) -> float:
+        """Seconds of `_share_s` that prefill leaves to texts."""
+        share_s = self._share_s(decoding, aim)
+        left_s = share_s - self._mixed.cost_s(prefill, cells)
+        return max(left_s, _LEAST_OF_TEXTS * share_s)
 
     def _alone_s(self, decoding: int) -> float:
         """Seconds of a step without prefill for `decoding` sequences, interpolated or extrapolated

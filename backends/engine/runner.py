@@ -236,16 +236,21 @@ class SlicedText(Protocol):
         """Whether its memory is allocated; before that, only `close` may be called."""
         ...
 
-    def slice_tokens(self, tokens: int) -> int:
-        """Size of the next slice if there is time for about `tokens` tokens: an efficient number,
-        and no more than are left. A slice may also be some of the layers for more tokens.
-        """
+    @property
+    def computed(self) -> int:
+        """Number of tokens computed so far."""
         ...
 
-    def compute(self, tokens: int) -> NDArray[np.float32] | None:
-        """Compute the next `tokens` tokens, at most as many as `slice_tokens` returned. Returns the
-        result of `embed` or `rank` for this text after the last token, or as soon as the rest makes
-        no difference; before that, None.
+    def compute(
+        self, tokens: int, left_s: Callable[[], float] | None = None
+    ) -> NDArray[np.float32] | None:
+        """Compute about the next `tokens` tokens: an efficient number, or some of the layers for
+        more tokens. Returns the result of `embed` or `rank` for this text after the last token, or
+        as soon as the rest makes no difference; before that, None.
+
+        Args:
+            left_s: returns how many seconds the slice has left. A runner that can stop within a
+                slice does so when what comes next would take longer.
 
         Raises:
             HearthError: the library failed, or there was no memory; only `close` may follow.

@@ -512,7 +512,7 @@ class LlamaSlicedText:
         self._finish = finish
         self._leave = leave
         self._error: Exception | None = None
-        self._start = 0
+        self.computed = 0
         """Number of tokens computed so far."""
         self._pooled: NDArray[np.float64] = np.empty(0)
 
@@ -528,25 +528,22 @@ class LlamaSlicedText:
         self._error = error
         self.is_ready = True
 
-    def slice_tokens(self, tokens: int) -> int:
-        if self.context is None:
-            return tokens  # `compute` raises the error.
-        most = min(self.context.batch_tokens, len(self._text) - self._start)
-        return min(self._size(tokens, self._start), most)
-
-    def compute(self, tokens: int) -> Vectors | None:
+    def compute(self, tokens: int, left_s: Callable[[], float] | None = None) -> Vectors | None:
+        """See the protocol; a slice is one call of the library, which does not stop."""
         if self._error is not None:
             raise self._error
         if self.context is None or self.is_closed:
             raise InternalError("The text is closed, or not ready.")
-        piece = self._text[self._start : self._start + tokens]
-        vector = self.context.compute([Row(0, self._start, piece, outputs=len(piece))])[0]
-        self._start += len(piece)
+        start = self.computed
+        end = start + min(self._size(tokens, start), self.context.batch_tokens)
+        piece = self._text[start:end]
+        vector = self.context.compute([Row(0, start, piece, outputs=len(piece))])[0]
+        self.computed += len(piece)
         if self._kind == _MEAN:
             self._pooled += vector.astype(np.float64) * (len(piece) / len(self._text))
         else:
             self._pooled[:] = vector
-        is_over = self._kind == _CLS or self._start == len(self._text)
+        is_over = self._kind == _CLS or self.computed == len(self._text)
         return self._finish(self._pooled.astype(np.float32)[None]) if is_over else None
 
     def rest(self) -> Vectors:

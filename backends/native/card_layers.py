@@ -42,7 +42,7 @@ class CardLayers:
 
     def __call__(
         self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
-    ) -> Iterator[None] | None:
+    ) -> Iterator[float] | None:
         """See `Decoder.fused`."""
         if not 0 < len(hidden) <= few_rows.MOST:
             return None
@@ -53,7 +53,7 @@ class CardLayers:
 
     def _by_layer(
         self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
-    ) -> Iterator[None]:
+    ) -> Iterator[float]:
         layers = [cast(Layer, layer) for layer in self._decoder.layers]
         first = layers[0].attention_norm
         normed: Unnormalised | None = Unnormalised(first(hidden))
@@ -72,7 +72,7 @@ class CardLayers:
             normed = few_rows.add_product(
                 down, few_rows.gated_product(gate_up, normed), hidden, norm
             )
-            yield
+            yield 1.0
 
 
 def card_layers(decoder: Decoder, device: torch.device) -> CardLayers | None:

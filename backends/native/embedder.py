@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,13 +18,15 @@ from hearth.backends.native.attention import Attend
 from hearth.backends.native.failures import torch_failures
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.paged_attention import PagedRow
+from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.backends.native.plan import NativePlan
 from hearth.backends.native.text_pages import TextPages
 from hearth.kernels import device as devices
 
 _CHEAP_TOGETHER: Final = 64
 """Beyond this many tokens in a pass, more tokens hardly reduce the cost of each."""
+_LITTLE: Final = 1e-3
+"""In layers: less is an error of rounding."""
 
 
 class Embedder:
@@ -76,7 +78,7 @@ class Embedder:
         for batch in _batches(texts, self.most):
             if len(batch[0]) > self.most:
                 sliced = NativeSlicedText(self, batch[0], kind)
-                while (vector := sliced.compute(sliced.slice_tokens(self.most))) is None:
+                while (vector := sliced.compute(self.most)) is None:
                     pass
                 vectors.append(vector)
             else:
@@ -114,28 +116,32 @@ class Embedder:
     def hidden(self, pages: TextPages, texts: Sequence[Sequence[int]]) -> Tensor:
         """[tokens of all texts, width] float32: hidden states."""
         *_, hidden = self.by_layer(pages, texts, 0)
-        assert hidden is not None
+        assert isinstance(hidden, Tensor)
         return hidden
 
     def by_layer(
-        self, pages: TextPages, parts: Sequence[Sequence[int]], start: int
-    ) -> Iterator[Tensor | None]:
-        """The hidden states of the next part of each text, layer by layer: yields None after each
-        layer, then the hidden states [tokens of all parts, width] float32.
+        self, pages: TextPages, parts: Sequence[Sequence[int]], start: int, *, stops: bool = False
+    ) -> Iterator[float | Tensor]:
+        """The hidden states of the next part of each text, layer by layer, or in smaller pieces:
+        yields how much was computed since it was last asked, in layers, then the hidden states
+        [tokens of all parts, width] float32.
 
         Other forward passes may run in between.
 
         Args:
             pages: of the texts.
             start: tokens before the part, the same number in each text.
+            stops: layers may be computed in several pieces.
         """
         device = self._plan.device
         tokens = torch.tensor([token for part in parts for token in part], device=device)
         positions = torch.cat([torch.arange(start, start + len(part)) for part in parts])
         attend = self._attend(pages.pool, pages.rows([len(part) for part in parts], start))
+        if isinstance(attend, PagedAttention):
+            attend.stops = stops
         self._use_threads()
-        for hidden in self._decoder.by_layer(tokens, positions.to(device), attend):
-            yield None if hidden is None else hidden.float()
+        for computed in self._decoder.by_layer(tokens, positions.to(device), attend):
+            yield computed.float() if isinstance(computed, Tensor) else computed
             self._use_threads()
 
     def wait(self) -> None:
@@ -181,33 +187,31 @@ class NativeSlicedText:
         """Bytes of the text's keys and values."""
         return 0 if self._pages is None else self._pages.nbytes
 
-    def slice_tokens(self, tokens: int) -> int:
+    @property
+    def computed(self) -> int:
+        """Number of tokens computed so far; those of a pass count as far as it has got."""
+        return self._start + (0 if self._pass is None else self._pass.computed)
+
+    @torch.inference_mode()
+    def compute(
+        self, tokens: int, left_s: Callable[[], float] | None = None
+    ) -> NDArray[np.float32] | None:
         """See the protocol.
 
         If there is time for only a few tokens, a pass takes more tokens than that and is computed a
-        few layers at a time, because tokens cost less in a larger pass, above all after many
-        others. Each layer then counts as its share of the pass's tokens.
+        few layers, or parts of one, at a time, because tokens cost less in a larger pass, above all
+        after many others.
         """
-        if self._pass is None:
-            each = self._tokens_of_layer(tokens)
-            return min(tokens, self._left) if each == 0 else tokens // each * each
-        layers = tokens // self._pass.tokens_of_layer
-        return self._pass.tokens_of_layer * min(max(layers, 1), self._pass.layers_left)
-
-    @torch.inference_mode()
-    def compute(self, tokens: int) -> NDArray[np.float32] | None:
-        """See the protocol."""
         if self._pages is None:
             raise InternalError("The text is closed.")
         if self._pass is None:
-            each = self._tokens_of_layer(tokens)
-            layers = self._embedder.layers
-            part = self._text[self._start :][: each * layers or tokens]
-            self._pass = _Pass(
-                self._embedder.by_layer(self._pages, [part], self._start), len(part), layers, each
+            part = self._text[self._start :][: self._pass_tokens(tokens)]
+            by_layer = self._embedder.by_layer(
+                self._pages, [part], self._start, stops=left_s is not None
             )
+            self._pass = _Pass(by_layer, len(part), self._embedder.layers)
         with torch_failures():
-            hidden = self._pass.compute(tokens)
+            hidden = self._pass.compute(tokens, left_s)
             self._embedder.wait()
         if hidden is None:
             return None
@@ -225,45 +229,51 @@ class NativeSlicedText:
         """See the protocol."""
         self._pages = self._pass = None
 
-    @property
-    def _left(self) -> int:
-        """Tokens of the largest pass that may follow."""
-        return min(self._embedder.most, len(self._text) - self._start)
-
-    def _tokens_of_layer(self, tokens: int) -> int:
-        """Tokens that a layer of the next pass counts as, given time for `tokens` tokens.
-
-        0 if the whole pass is computed at once.
-        """
-        layers = self._embedder.layers
-        each = min(tokens, self._left // layers)
-        is_whole = tokens >= min(self._left, _CHEAP_TOGETHER) or each * layers <= tokens
-        return 0 if is_whole else each
+    def _pass_tokens(self, tokens: int) -> int:
+        """Tokens of the next pass, given time for `tokens` tokens."""
+        left = min(self._embedder.most, len(self._text) - self._start)
+        if tokens >= min(left, _CHEAP_TOGETHER):
+            return min(tokens, left)
+        return max(min(tokens * self._embedder.layers, left), 1)
 
 
-@dataclass
 class _Pass:
     """A forward pass over a part of a text.
 
     Args:
         by_layer: see `Embedder.by_layer`.
-        tokens_of_layer: tokens that a layer counts as; 0 if all layers are computed at once.
     """
 
-    by_layer: Iterator[Tensor | None]
-    tokens: int
-    layers_left: int
-    tokens_of_layer: int
+    def __init__(self, by_layer: Iterator[float | Tensor], tokens: int, layers: int) -> None:
+        self.tokens = tokens
+        self._by_layer = by_layer
+        self._layers = layers
+        self._done = 0.0
+        """Layers computed so far."""
 
-    def compute(self, tokens: int) -> Tensor | None:
-        """Compute the layers worth `tokens` tokens; after the last layer return hidden states."""
-        layers = self.layers_left
-        if self.tokens_of_layer:
-            layers = min(max(tokens // self.tokens_of_layer, 1), layers)
-        self.layers_left -= layers
-        for _ in range(layers):
-            next(self.by_layer)
-        return None if self.layers_left else next(self.by_layer)
+    @property
+    def computed(self) -> int:
+        """The share of `tokens` that is computed."""
+        return round(self.tokens * self._done / self._layers)
+
+    def compute(self, tokens: int, left_s: Callable[[], float] | None) -> Tensor | None:
+        """Compute what is worth `tokens` tokens, at least one part, but nothing that would take
+        longer than there is time left if it takes as long as the part before it. Returns the hidden
+        states after the last layer.
+
+        On a card the time is not known before `Embedder.wait`, so it does not matter there.
+        """
+        end = min(self._done + tokens / self.tokens * self._layers, self._layers)
+        left = math.inf if left_s is None else left_s()
+        for computed in self._by_layer:
+            if isinstance(computed, Tensor):
+                return computed
+            self._done += computed
+            before, left = left, math.inf if left_s is None else left_s()
+            is_over = end < self._layers - _LITTLE and self._done + computed / 2 >= end
+            if self._done < self._layers - _LITTLE and (is_over or left < before - left):
+                return None
+        raise AssertionError("the pass ended before")
 
 
 def _normalized(vectors: Tensor) -> NDArray[np.float32]:

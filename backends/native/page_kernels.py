@@ -57,7 +57,8 @@ def attention_kernels(decoder: Decoder, pool: KvPool) -> tuple[Attention, ...]:
 
 
 class LayersInC:
-    """`Decoder.fused`: all layers of a decoder, in two calls per layer.
+    """`Decoder.fused`: all layers of a decoder, in two calls per layer, and one more for each head
+    of keys if it stops between them.
 
     Args:
         pool: has the page size and the dtypes of all pools that are attended over.
@@ -74,6 +75,7 @@ class LayersInC:
         self._kinds = [(index, rope) for (_, rope), index in kinds.items()]
         """For each kind of layer (window and rope): the index of one such layer, and its rope."""
         self._kind_of = [list(kinds).index((one.window, one.rope)) for one in config.layers]
+        self._config = config
         self._heads, self._kv_heads = config.heads, config.kv_heads
         self._head_dim = config.head_dim
         self._calls = [
@@ -90,7 +92,7 @@ class LayersInC:
 
     def __call__(
         self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
-    ) -> Iterator[None] | None:
+    ) -> Iterator[float] | None:
         """See `Decoder.fused`; only for steps over the paged KV pool."""
         if not isinstance(attend, PagedAttention):
             return None
@@ -100,21 +102,47 @@ class LayersInC:
 
     def _by_layer(
         self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: PagedAttention
-    ) -> Iterator[None]:
+    ) -> Iterator[float]:
         tokens, heads = len(hidden), self._heads
         qkv = hidden.new_empty((tokens, heads + 2 * self._kv_heads, self._head_dim))
         attended = hidden.new_empty((tokens, heads, self._head_dim))
+        shares = [self._shares(attend, tokens, layer) for layer, _ in self._kinds]
         steps = [
-            attend.step(layer, None if rope is None else rotaries[rope])
-            for layer, rope in self._kinds
+            attend.step(layer, None if rope is None else rotaries[rope], attends=not heads_apart)
+            for (layer, rope), (*heads_apart, _) in zip(self._kinds, shares, strict=True)
         ]
         for index, (layer, call) in enumerate(zip(self._layers, self._calls, strict=True)):
-            pool = attend.pool.layer(index)
-            call.attend(pool, steps[self._kind_of[index]], hidden, qkv, attended)
+            kind = self._kind_of[index]
+            call.attend(attend.pool.layer(index), steps[kind], hidden, qkv, attended)
+            *heads_apart, last = shares[kind]
+            for head, share in enumerate(heads_apart):
+                attend.attend_one_head(index, head, qkv[:, :heads], attended)
+                yield share
             call.feed(attended, hidden)
             if not call.feeds:
                 layer.add_feed_forward(hidden)
-            yield
+            yield last
+
+    def _shares(self, attend: PagedAttention, tokens: int, layer: int) -> list[float]:
+        """The shares of the multiplications of `layer` that its parts have: all of them in one, or,
+        where most of them are attention and it may stop, up to the end of the attention of each
+        head of keys, and what comes then.
+        """
+        if not attend.stops:
+            return [1.0]
+        config = self._config
+        experts, width = config.experts, config.width
+        heads, hidden = config.heads * config.head_dim, config.feed_forward
+        if experts is not None:
+            hidden = experts.active * experts.width
+        before = tokens * width * (heads + 2 * self._kv_heads * config.head_dim)
+        after = tokens * width * (heads + 3 * hidden)
+        attention = 2 * heads * attend.seen(layer)
+        if attention < before + after:
+            return [1.0]
+        every = before + attention + after
+        share = attention / self._kv_heads / every
+        return [before / every + share, *[share] * (self._kv_heads - 1), after / every]
 
 
 def layers_in_c(decoder: Decoder, pool: KvPool) -> LayersInC | None:

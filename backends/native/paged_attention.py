@@ -129,6 +129,10 @@ class PagedAttention:
         kernels_take_runs: the kernels compute rows of many tokens as runs, not token by token.
         deterministic: the attention of each token is computed on its own, so that the result does
             not depend on the rest of the step. Slow for prompts.
+
+    Attributes:
+        stops: where attention takes most of the time of a layer, other forward passes may run
+            between its heads.
     """
 
     def __init__(
@@ -159,7 +163,10 @@ class PagedAttention:
         self._shared = config.heads // config.kv_heads
         self._plans: dict[int, _GroupPlan] = {}
         self._pages: dict[int, Pages] = {}
+        self._written: dict[int, Pages] = {}
+        """The same without attention: keys and values are only written."""
         self._kernels_take_runs = kernels_take_runs
+        self.stops = False
 
     def __call__(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
@@ -208,9 +215,41 @@ class PagedAttention:
                 out[part] = self._attend_run(run, *new, pool, sinks)
         return out.flatten(1, 2).to(query.dtype)
 
-    def step(self, layer: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
-        """The `Step` for `HalfLayers` of all layers with the group and the rope of `layer`."""
-        return self._pages_of(layer).step(self.pool.layer(layer)[0].shape[1], rotary)
+    def step(
+        self, layer: int, rotary: tuple[Tensor, Tensor] | None, *, attends: bool = True
+    ) -> Step:
+        """The `Step` for `HalfLayers` of all layers with the group and the rope of `layer`.
+
+        Args:
+            attends: False: for `attend_one_head` afterwards.
+        """
+        pages = self._pages_of(layer)
+        if not attends:
+            group = self.pool.group_of[layer]
+            pages = self._written.setdefault(group, pages.without_attention())
+        return pages.step(self.pool.layer(layer)[0].shape[1], rotary)
+
+    def seen(self, layer: int) -> int:
+        """Number of keys that the new tokens see in `layer`, in total."""
+        window = self._config.groups[self.pool.group_of[layer]]
+        places = (row.start + row.count for row in self._rows for _ in range(row.count))
+        return sum(place if window is None else min(place, window) for place in places)
+
+    def attend_one_head(self, layer: int, kv_head: int, query: Tensor, out: Tensor) -> None:
+        """Compute the attention of the heads that share `kv_head`, by kernels. Keys and values of
+        the new tokens are in the pool.
+
+        Args:
+            query: [tokens, heads, head_dim] float32; the numbers of a token are contiguous.
+            out: the same, written.
+        """
+        keys, values = self.pool.layer(layer)
+        kept = slice(kv_head, kv_head + 1)
+        asked = slice(kv_head * self._shared, (kv_head + 1) * self._shared)
+        self._kernels[layer](
+            *((keys[kept], values[kept]), self._pages_of(layer)),
+            *(query[:, asked], out[:, asked], kv_head),
+        )
 
     def _attend_singles(
         self, plan: _Singles, query: Tensor, pool: _Sides, sinks: Tensor | None

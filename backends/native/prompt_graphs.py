@@ -64,7 +64,7 @@ class PromptGraphs:
 
     def __call__(
         self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
-    ) -> Iterator[None] | None:
+    ) -> Iterator[float] | None:
         """See `Decoder.fused`."""
         by_others = None if self._others is None else self._others(hidden, rotaries, attend)
         size = self._size(len(hidden))
@@ -94,7 +94,7 @@ class PromptGraphs:
         hidden: Tensor,
         rotaries: Mapping[Rope, Rotary],
         attend: Attend,
-    ) -> Iterator[None]:
+    ) -> Iterator[float]:
         assert self._buffers is not None
         tokens, buffers = len(hidden), self._buffers
         self._is_busy = True
@@ -107,7 +107,7 @@ class PromptGraphs:
                 graph.replay()
                 rotary = rotaries[about.rope] if about.rope else None
                 buffers.attended[:tokens] = layer.attended(buffers.qkv[:tokens], rotary, attend)
-                yield
+                yield 1.0
             graphs[-1].replay()
             hidden.copy_(buffers.hidden[:tokens])
         finally:

@@ -181,7 +181,7 @@ AMX static void finish_blocks(int64_t begin, int64_t end, void *context) {
     for (int64_t row = 0; row < smaller(WIDE, job->rows - first); row++) {
       const int64_t token = (first + row) / job->shared, query = head * job->shared + (first + row) % job->shared;
       const float *sums = job->sums + (block * WIDE + row) * job->depth * RUN;
-      float *out = job->run->out + (token * about->heads + query) * about->head_dim;
+      float *out = job->run->out + token * job->run->out_stride + query * about->head_dim;
       float total = job->totals[block * WIDE + row], worth = 1.0f;
       if (about->sinks) {
         const float sink = about->sinks[query], peak = job->peaks[block * WIDE + row], most = sink > peak ? sink : peak;

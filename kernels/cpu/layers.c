@@ -84,7 +84,8 @@ typedef struct {
   const uint8_t *keys, *values;
   const float *query; /* [tokens, heads, head_dim], of `stride` numbers a token */
   int64_t stride;
-  float *out;         /* [tokens, heads, head_dim] */
+  float *out;         /* [tokens, heads, head_dim], of `out_stride` numbers a token */
+  int64_t out_stride;
   Group *groups;
   int64_t *order;     /* [tokens] those of a group one after the other */
   int64_t *firsts;    /* [tokens + 1] the first span of each token; each has as many for a head of keys */
@@ -178,7 +179,7 @@ static void join(int64_t begin, int64_t end, void *context) {
     for (int64_t head = 0; head < about->heads; head++) {
       const int64_t first = (job->firsts[token] + head / shared * count) * shared + head % shared;
       job->tiles.join(job->parts + first * size, shared * size, job->peaks + first, job->totals + first, shared, count,
-                      about->sinks ? about->sinks + head : NULL, size, job->out + (token * about->heads + head) * size);
+                      about->sinks ? about->sinks + head : NULL, size, job->out + token * job->out_stride + head * size);
     }
   }
 }
@@ -213,7 +214,7 @@ static int64_t grouped(const Heads *about, const Step *step, int64_t begin, int6
 }
 
 static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const uint8_t *keys, const uint8_t *values,
-                      const float *query, int64_t stride, float *out) {
+                      const float *query, int64_t stride, float *out, int64_t out_stride) {
   const int64_t shared = about->heads / about->kv_heads, numbers = about->head_dim + 2;
   const int64_t enough = PARTS_BYTES / (int64_t)sizeof(float) / numbers / shared; /* spans of a batch */
   int64_t spans = 0, most = 0, all = 0;
@@ -239,7 +240,7 @@ static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const u
       firsts[end + 1] = firsts[end] + spans;
     }
     const int64_t work = grouped(about, step, begin, end, groups, order);
-    Attention job = {tiles, about, step,   keys,  values, query, stride,          out,
+    Attention job = {tiles,  about, step,   keys,  values, query, stride,          out, out_stride,
                      groups, order, firsts, begin, parts,  peaks, peaks + queries, work};
     in_parallel(about->kv_heads * work, SPANS_ALONE, attend_spans, &job);
     in_parallel(end - begin, TOKENS_ALONE, join, &job);
@@ -251,20 +252,20 @@ static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const u
     const int64_t begin = step->runs[2 * run], end = step->runs[2 * run + 1];
     const Run job = {about, keys, values, step->blocks * about->page, step->tables + step->starts[begin],
                      step->positions[begin], end - begin, query + begin * stride, stride,
-                     out + begin * about->heads * about->head_dim};
+                     out + begin * out_stride, out_stride};
     fault = tiles.has_amx ? amx_attend(&job) : NO_INSTRUCTIONS;
   }
   return fault;
 }
 
 /* Attention over keys and values that are in the pool: out[tokens, heads, head_dim] for query[tokens, heads, head_dim], of
- * which tokens are `stride` numbers apart. Rows of tokens that are apart stay as they are.
+ * which tokens are `out_stride` and `stride` numbers apart. Rows of tokens that are apart stay as they are.
  */
 EXPORT int32_t hearth_attend(const Heads *about, const Step *step, const uint8_t *keys, const uint8_t *values,
-                             const float *query, int64_t stride, float *out, int32_t instructions) {
+                             const float *query, int64_t stride, float *out, int64_t out_stride, int32_t instructions) {
   const Tiles tiles = tiles_for(instructions);
   if (!tiles.quantize) return NO_INSTRUCTIONS;
-  return is_misshapen(about) ? NO_SHAPE : attend(tiles, about, step, keys, values, query, stride, out);
+  return is_misshapen(about) ? NO_SHAPE : attend(tiles, about, step, keys, values, query, stride, out, out_stride);
 }
 
 /* ---- half layers */
@@ -343,7 +344,7 @@ EXPORT int32_t hearth_attention_half(const Layer *layer, const Step *step, uint8
   if (fault) return fault;
   job.rows = qkv;
   in_parallel(step->tokens, ROWS_ALONE, place_heads, &job);
-  return attend(tiles, about, step, keys, values, qkv, outputs, attended);
+  return attend(tiles, about, step, keys, values, qkv, outputs, attended, about->heads * about->head_dim);
 }
 
 /* hidden[tokens, width] += found, with a bias, and normed where there is a weight for it. */

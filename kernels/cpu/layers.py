@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import torch
@@ -175,6 +175,11 @@ class Pages:
     """[tokens, deepest] int64: the cells of a token's ancestors in the step, then its own cell.
     """
 
+    def without_attention(self) -> Pages:
+        """The same tokens, all of them `is_apart` and in no run."""
+        apart = torch.ones_like(self.is_apart)
+        return replace(self, is_apart=apart, runs=self.runs[:0])
+
     def step(self, blocks: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
         """The argument for calls of the library.
 
@@ -210,26 +215,35 @@ class Attention:
         self._heads = _heads(shape, pool, sinks)
         self._call = library.function("hearth_attend", _HEADS_CALL)
 
-    def __call__(self, pool: KeysValues, pages: Pages, query: Tensor, out: Tensor) -> None:
-        """Compute the attention of all tokens that are not `is_apart`.
+    def __call__(
+        self, pool: KeysValues, pages: Pages, query: Tensor, out: Tensor, first: int = 0
+    ) -> None:
+        """Compute the attention of all tokens that are not `is_apart`, or of some of their heads.
 
         Args:
-            pool: the keys and values that `pages` refer to.
+            pool: the keys and values that `pages` refer to, or those of some heads.
             query: [tokens, heads, head_dim] float32; the numbers of a token are contiguous.
-            out: [tokens, heads, head_dim] float32, contiguous.
+            out: the same, written.
+            first: the index of the first of these heads of keys.
         """
         step = pages.step(pool[0].shape[1], None)
+        heads = self._heads
+        if len(pool[0]) != heads.kv_heads:
+            heads = _Heads.from_buffer_copy(heads)
+            heads.heads, heads.kv_heads = query.shape[1], len(pool[0])
+            if self._sinks is not None:
+                heads.sinks = self._sinks[first * (heads.heads // heads.kv_heads) :].data_ptr()
         check(
             self._call(
-                *(self._heads, step, pool[0].data_ptr(), pool[1].data_ptr(), query.data_ptr()),
-                *(query.stride(0), out.data_ptr(), self._library.set),
+                *(heads, step, pool[0].data_ptr(), pool[1].data_ptr(), query.data_ptr()),
+                *(query.stride(0), out.data_ptr(), out.stride(0), self._library.set),
             )
         )
 
 
 _HEADS_CALL: Final = (
     *(ctypes.POINTER(_Heads), ctypes.POINTER(Step), _POINTER, _POINTER, _POINTER, _LONG),
-    *(_POINTER, _INT),
+    *(_POINTER, _LONG, _INT),
 )
 _ATTENTION_CALL: Final = (
     *(ctypes.POINTER(_Layer), ctypes.POINTER(Step), _POINTER, _POINTER, _POINTER, _POINTER),

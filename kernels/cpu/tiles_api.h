@@ -100,7 +100,8 @@ typedef struct {
   int64_t start, count;         /* positions of the tokens: from `start` on */
   const float *query;           /* [count, heads, head_dim], of `stride` numbers a token */
   int64_t stride;
-  float *out;                   /* [count, heads, head_dim] */
+  float *out;                   /* [count, heads, head_dim], of `out_stride` numbers a token */
+  int64_t out_stride;
 } Run;
 
 /* Attention of many tokens by AMX, for `in_parallel` to divide. Returns a fault, see packed.h. */

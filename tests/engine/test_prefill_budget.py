@@ -1,5 +1,7 @@
 """How prefill is divided into steps while others stream."""
 
+import math
+
 import pytest
 
 from hearth.backends.engine.prefill_budget import AIM, FIRST_LOOK, LEAST, PrefillBudget
@@ -168,6 +170,9 @@ def test_texts_take_what_prefill_has_left_of_its_share():
     assert budget.allowance_of_texts(1, 0) == pytest.approx(15, abs=1)
     assert budget.allowance_of_texts(1, 20) == pytest.approx(5, abs=1)
     assert budget.allowance_of_texts(1, 40) == pytest.approx(5, abs=1), "they never starve"
+    assert budget.most_s_of_texts(1, 0) == pytest.approx(0.04)
+    assert budget.most_s_of_texts(1, 20) == pytest.approx(0.02, abs=0.001)
+    assert budget.most_s_of_texts(1, 40) == pytest.approx(0.01)
     assert budget.allowance(1) == pytest.approx(30, abs=1), (
         "what a text costs is no matter of prefill"
     )
@@ -192,3 +197,4 @@ def test_alone_texts_take_what_a_step_has_left():
     assert budget.allowance_of_texts(0, 300) == 212
     assert budget.allowance_of_texts(0, 512) == 128
     assert PrefillBudget(0.05, 2).allowance_of_texts(0, 2) == 1
+    assert budget.most_s_of_texts(0, 300) == math.inf

@@ -2,6 +2,7 @@
 effect.
 """
 
+import math
 from functools import partial
 
 import numpy as np
@@ -55,6 +56,7 @@ def test_a_stream_has_a_token_after_every_slice_of_a_long_text(pooling):
     assert {tokens for tokens, _ in seen} == {1}
     assert max(took for _, took in seen) <= 0.033, "one token, and the first slice is a guess"
     assert max(took for _, took in seen[5:]) <= 0.021
+    assert max(runner.sliced.left_s[5:]) == pytest.approx(0.019), "what the stream leaves"
     [answer] = got.events
     assert answer.prompt_tokens == len(LONG)
     if pooling is None:
@@ -75,6 +77,7 @@ def test_alone_slices_are_as_large_as_a_step():
     engine.submit(TextJob(1, [LONG[:100]], "mean", got))
     drain(engine)
     assert runner.sliced.slices == [48, 48, 4]
+    assert runner.sliced.left_s == [math.inf] * 3
     assert isinstance(got.last, Embeddings)
 
 

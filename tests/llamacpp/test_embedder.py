@@ -231,11 +231,12 @@ def ready() -> None:
 def in_slices(made: Embedder, text: list[int], pooling: Pooling, sizes: Sequence[int]) -> Vectors:
     """The vector of `text`; the last of `sizes` is repeated."""
     sliced = made.begin(text, pooling, ready)
+    sliced._size = lambda tokens, start: tokens
     left = iter(sizes)
     size = 0
     while True:
         size = next(left, size)
-        if (found := sliced.compute(min(size, sliced.slice_tokens(128)))) is not None:
+        if (found := sliced.compute(size)) is not None:
             sliced.close()
             return found
 
@@ -363,11 +364,11 @@ def test_slices_are_whole_tiles_and_no_more_than_is_left(
     if not flash:
         made = plain
     sliced = made.begin(texts_of(600)[0], "mean", ready)
-    assert {tokens: sliced.slice_tokens(tokens) for tokens in sizes} == sizes
+    assert {tokens: made.slice_size(tokens, 0) for tokens in sizes} == sizes
     assert made.slice_size(1, FLASH_DEPTH) == (64 if flash else 16), "cheaper than 16 are there"
-    for _ in range(4):
-        assert sliced.compute(128) is None
-    assert sliced.slice_tokens(1000) == 600 - 4 * 128
+    for number in range(1, 5):
+        assert sliced.compute(128) is None and sliced.computed == 128 * number
+    assert sliced.compute(1000) is not None and sliced.computed == 600
     sliced.close()
     made.close()
 

@@ -4,6 +4,8 @@ and used as they are stored.
 
 from __future__ import annotations
 
+import math
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,7 @@ from hearth.kernels.cpu.library import cpu_library
 from hearth.quant.stored import LOADED
 from loaded_weights import CPU, load_folder
 from native_decoders import logits_of
-from native_runners import advance, runner_of
+from native_runners import advance, runner_of, some_tokens
 from tiny_checkpoints import FAMILIES, tiny_checkpoint
 from tiny_folders import Tensors, rewrite, tiny_folder
 
@@ -123,6 +125,28 @@ def test_layers_in_c_compute_what_those_of_torch_do(
     np.testing.assert_allclose(np.concatenate(found), expected, atol=2e-4)
     runner.runner.decoder.fused = None
     np.testing.assert_allclose(runner.embed([TEXT[:9], TEXT], "mean"), vectors, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama3", "mixtral", "gemma3", "gpt_oss"])
+def test_a_slice_of_a_long_text_may_end_between_two_heads(family: str, tmp_path: Path) -> None:
+    folder = rewrite(tiny_checkpoint(family, tmp_path), in_bfloat16)
+    settings = ModelSettings(
+        threads=1, batch_threads=1, context=512, kv_type="f32", max_sessions=2, max_batch_tokens=32
+    )
+    runner = runner_of(folder, settings, dtype=torch.bfloat16, tiled=True)
+    text = some_tokens(480)
+    sliced = runner.begin_text(text, "mean", lambda: None)
+    while sliced.computed < 448:
+        assert sliced.compute(32, lambda: math.inf) is None
+    seconds = count(0, -1)
+    ends = [448]
+    while (vector := sliced.compute(32, lambda: float(next(seconds)))) is None:
+        ends.append(sliced.computed)
+    assert isinstance(runner.runner, NativeRunner)
+    windows = [layer.window for layer in runner.runner.decoder.config.layers]
+    parts = [3 if window is None else 1 for window in windows]  # Two heads of keys, and the rest.
+    assert len(ends) == sum(parts) and all(np.diff([*ends, 480]) > 0)
+    np.testing.assert_array_equal(vector, runner.embed([text], "mean"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ cache hit gives a wrong text. Used by the engine's tests.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -267,7 +268,8 @@ class FakeRunner:
 
 
 class FakeSlicedText:
-    """Implements `SlicedText`; `slices` are the sizes that were computed. If `is_ready` is set to
+    """Implements `SlicedText`; `slices` are the sizes that were computed, and `left_s` the seconds
+    that each had. If `is_ready` is set to
     False, a test calls `ready`.
     """
 
@@ -276,20 +278,22 @@ class FakeSlicedText:
 
     def __init__(self, runner: FakeRunner, text: Seq[int], pooling: Pooling | None) -> None:
         self.slices: list[int] = []
+        self.left_s: list[float] = []
         self.closed = False
         self.ready: Callable[[], None] = lambda: None
         self._runner = runner
         self._text = text
         self._pooling = pooling
 
-    def slice_tokens(self, tokens: int) -> int:
-        return min(tokens, self.max_tokens, len(self._text) - sum(self.slices))
+    @property
+    def computed(self) -> int:
+        return sum(self.slices)
 
-    def compute(self, tokens: int) -> np.ndarray | None:
-        assert self.is_ready and not self.closed and 0 < tokens <= self.max_tokens
-        self.slices.append(tokens)
-        assert sum(self.slices) <= len(self._text)
-        if sum(self.slices) < len(self._text):
+    def compute(self, tokens: int, left_s: Callable[[], float] | None = None) -> np.ndarray | None:
+        assert self.is_ready and not self.closed and tokens > 0
+        self.left_s.append(math.inf if left_s is None else left_s())
+        self.slices.append(min(tokens, self.max_tokens, len(self._text) - self.computed))
+        if self.computed < len(self._text):
             return None
         if self._pooling is None:
             return np.array([self._runner.score(self._text)])

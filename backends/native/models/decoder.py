@@ -33,9 +33,10 @@ from hearth.backends.native.models.rope import (
 )
 from hearth.quant.families.config import ModelConfig, Rope
 
-FusedLayers = Callable[[Tensor, Mapping[Rope, Rotary], Attend], Iterator[None] | None]
-"""Applies all layers to hidden states [tokens, width] in place, one layer per item of the iterator.
-Returns None if it cannot, in which case the layers have to be called.
+FusedLayers = Callable[[Tensor, Mapping[Rope, Rotary], Attend], Iterator[float] | None]
+"""Applies all layers to hidden states [tokens, width] in place, one after the other. The iterator
+yields how much was computed since it was last asked, in layers. Returns None if it cannot, in which
+case the layers have to be called.
 """
 
 
@@ -108,13 +109,14 @@ class Decoder(nn.Module):
             [tokens, width].
         """
         *_, hidden = self.by_layer(tokens, positions, attend)
-        assert hidden is not None
+        assert isinstance(hidden, Tensor)
         return hidden
 
     def by_layer(
         self, tokens: Tensor, positions: Tensor, attend: Attend
-    ) -> Iterator[Tensor | None]:
-        """`forward` layer by layer: yields None after each layer, then the hidden states.
+    ) -> Iterator[float | Tensor]:
+        """`forward` layer by layer: yields how much was computed since it was last asked, in
+        layers, then the hidden states.
 
         Other forward passes may run in between.
         """
@@ -130,7 +132,7 @@ class Decoder(nn.Module):
             for layer, about in zip(self.layers, self.config.layers, strict=True):
                 rotary = rotaries[about.rope] if about.rope else None
                 pending = cast(Layer, layer).found(hidden, pending, rotary, attend)
-                yield None
+                yield 1.0
         yield self.norm(hidden, pending)
 
     def frequencies(self) -> list[Tensor | None]:
