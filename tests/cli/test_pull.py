@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import threading
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hearth.app import format as words
-from hub_server import Fault, HubServer, Repo, hub_server
+from hub_server import Fault, HubServer, Repo, only_hub
 from terminals import PATIENCE_S
 
 REPO = "Qwen/Qwen3-4B-GGUF"
@@ -31,32 +30,15 @@ def hub(
     home: Path, tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[HubServer]:
     """A Hub with a repository of twelve quants, of which the last is larger than any machine."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
-
-    for variable in list(os.environ):
-        if variable.startswith("HF_") or variable.lower().endswith("_proxy"):
-            monkeypatch.delenv(variable)
-    for constant, value in (
-        ("HF_HUB_OFFLINE", False),
-        ("HF_HUB_DISABLE_TELEMETRY", True),
-        ("HF_TOKEN_PATH", str(tmp_path / "no-token")),
-        ("HF_STORED_TOKENS_PATH", str(tmp_path / "no-tokens")),
-    ):
-        monkeypatch.setattr(constants, constant, value)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     tiny = tiny_model.read_bytes()
     files = {f"{NAME}-{quant}.gguf": tiny for quant in QUANTS}
-    with hub_server() as server:
+    with only_hub(monkeypatch, tmp_path) as server:
         server.repos[REPO] = Repo(
             {"README.md": b"# A model", "pytorch_model.bin": b"\x80\x02", **files},
             parameters=108_608,
             sizes={f"{NAME}-F16.gguf": TOO_LARGE},
         )
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server
-    close_session()
 
 
 def test_one_quant_of_twelve_without_a_person(hearth, hub, tmp_path) -> None:
@@ -65,7 +47,7 @@ def test_one_quant_of_twelve_without_a_person(hearth, hub, tmp_path) -> None:
     answer = result.json
     assert (answer["name"], answer["repo"], answer["error"]) == ("Qwen3-4B-Q4_K_M", REPO, None)
     assert answer["commit"] == hub.repos[REPO].commit
-    assert Path(answer["path"]).is_relative_to(tmp_path / "hf" / "hub")
+    assert Path(answer["path"]).is_relative_to(tmp_path / "hf-home" / "hub")
     assert answer["choice"]["recommended"] and answer["choice"]["group"] == "balanced"
     assert [choice["name"] for choice in answer["choices"] if choice["recommended"]] == ["Q4_K_M"]
     assert {choice["name"] for choice in answer["choices"]} == set(QUANTS)
