@@ -49,7 +49,9 @@ MOST_EXPLORING: Final = 4
 """Upper limit of each balance for exploring, in steps without drafts."""
 MOST_OWED: Final = 0.5
 """Maximum total debt from earlier trials, in steps without drafts, at which another drafter may be
-tried, and maximum loss of a trial at which its drafts may go on growing."""
+tried."""
+MOST_LOST: Final = 1.0
+"""Loss of a trial, in steps without drafts, up to which its drafts may go on growing."""
 FIRST_ENTRY: Final = 1.0
 """Time that a draft model is assumed to take to catch up with a sequence, in steps without drafts,
 until it was measured."""
@@ -57,6 +59,8 @@ MOST_ENTRY: Final = 2.0
 """Upper limit of the time to catch up that a balance must have, in steps without drafts."""
 PROBE_TOKENS: Final = 2
 """Minimum number of tokens of a trial that would not pay off; one per sequence if that is more."""
+MOST_GROWTH: Final = 2
+"""Steps with drafts may have this many times the tokens of the largest steps that were observed."""
 LEAST_GROWTH: Final = 1
 """Number of drafted tokens that is allowed even if no larger steps were observed."""
 STEPS_WINDOW: Final = 128
@@ -521,7 +525,7 @@ class Speculation:
         grow and are right often enough to pay, or until its speed-up is known.
         """
         if self._is_growing:
-            return self._lost_s < self._most_owed_s and self._is_promising(kind)
+            return self._lost_s < MOST_LOST * self._step_s and self._is_promising(kind)
         ratio = self._speed_ups.get((kind, self._decoding.bit_length()))
         return ratio is not None and ratio.steps < LEAST_STEPS and ratio.so_far > 1
 
@@ -530,8 +534,9 @@ class Speculation:
         return any(self._speed_up(kind) >= 1 for kind in self._drafters)
 
     @property
-    def _most_owed_s(self) -> float:
-        return MOST_OWED * self._most_s / MOST_EXPLORING
+    def _step_s(self) -> float:
+        """Seconds of a step without drafts."""
+        return self._most_s / MOST_EXPLORING
 
     def _overdue_s(self) -> float:
         """Step time until enough of the debt from earlier trials is paid off for another drafter to
@@ -539,7 +544,7 @@ class Speculation:
         """
         owing = [kind for kind, balance_s in self._balance_s.items() if balance_s < 0]
         owed_s = -sum(self._balance_s[kind] for kind in owing)
-        more_s = owed_s - self._most_owed_s
+        more_s = owed_s - MOST_OWED * self._step_s
         return more_s / sum(map(self._share, owing)) if more_s > 0 else 0.0
 
     def _pay_in(self) -> None:
@@ -573,8 +578,8 @@ class Speculation:
         """
         if not self._drafters[kind].catches_up:
             return 0.0
-        step_s = self._most_s / MOST_EXPLORING
-        return min(self._entry_s.get(kind, FIRST_ENTRY * step_s), MOST_ENTRY * step_s)
+        entry_s = self._entry_s.get(kind, FIRST_ENTRY * self._step_s)
+        return min(entry_s, MOST_ENTRY * self._step_s)
 
     def _charge(self, seconds: float) -> None:
         if self._is_chosen and self._way is not None:
@@ -705,8 +710,7 @@ class Speculation:
             for ahead in range(1, offer.most + 1)
         ]
         places.sort(reverse=True)
-        # At most 1.5 times the tokens of the largest step whose time is known.
-        most = max(LEAST_GROWTH, self.costs.most_tokens * 3 // 2 - before)
+        most = max(LEAST_GROWTH, MOST_GROWTH * self.costs.most_tokens - before)
         is_cut = most < min(spare - forced, len(places))
         del places[max(0, min(most, spare - forced)) :]
         chosen = places[: self._worth(places, offers, before)]
