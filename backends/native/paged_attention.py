@@ -246,10 +246,8 @@ class PagedAttention:
         keys, values = self.pool.layer(layer)
         kept = slice(kv_head, kv_head + 1)
         asked = slice(kv_head * self._shared, (kv_head + 1) * self._shared)
-        self._kernels[layer](
-            *((keys[kept], values[kept]), self._pages_of(layer)),
-            *(query[:, asked], out[:, asked], kv_head),
-        )
+        pool, pages = (keys[kept], values[kept]), self._pages_of(layer)
+        self._kernels[layer](pool, pages, query[:, asked], out[:, asked], kv_head)
 
     def _attend_singles(
         self, plan: _Singles, query: Tensor, pool: _Sides, sinks: Tensor | None
