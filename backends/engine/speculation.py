@@ -40,7 +40,7 @@ EXPLORING: Final = 0.01
 between them."""
 TRYING: Final = 0.75
 """Part of its share that a drafter gets, because a trial may cost many times the estimate."""
-SLOWED: Final = 0.01
+SLOWED: Final = 0.005
 """Share of a sequence's time by which n-grams of others may slow it."""
 LEARN_EVERY: Final = 8
 """While nothing may be tried, one step in this many is learned from, because learning costs time.
