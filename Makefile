@@ -8,8 +8,10 @@ PACKAGES := app backends quant kernels assets
 LINKS := $(PACKAGES:%=.types/hearth/%)
 # Only these are imported there: others need packages that such a machine may lack (tests/native/test_alone.py).
 GPU_TESTS = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.cuda' tests)
-# These measure, or start processes that use all cores.
+# These measure, or start processes that use all cores, so threads are not limited to one.
 MEASURING := tests/bench tests/e2e
+# Threads that wait leave the cores to the other process.
+SIDE_BY_SIDE := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 BENCHMARKS := $(filter-out %_cuda.py,$(wildcard benchmarks/*.py))
 # What `make gpu` does, in this order: each in less than eight minutes, all in less than 24.
 PART ?= tests gemv attention end
@@ -26,8 +28,8 @@ chat: $(READY) $(MODEL_TRIED) ## chat in the terminal, with SmolLM2 if it can be
 	@$(BIN)/hearth
 
 test: $(READY) ## the default test suite
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(MEASURING:%=--ignore=%)
-	@$(BIN)/python -m pytest $(MEASURING)
+	@OMP_NUM_THREADS=1 $(SIDE_BY_SIDE) $(MEASURING:%=--ignore=%)
+	@$(SIDE_BY_SIDE) $(MEASURING)
 
 slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow

@@ -19,6 +19,8 @@ import pytest
 
 import fake_host
 from hearth.app.cli.main import main
+from hearth.app.jobs import job
+from hearth.app.jobs.child import Reporter, Work
 from hearth.backends.host import client
 from terminals import Terminal, open_terminal
 
@@ -82,6 +84,17 @@ def hearth(
         return Result(code, out, err, fake)
 
     return run
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are done here: PyTorch is imported once, and not by each."""
+
+    def run_job(work: Work, question: dict[str, Any], *_: Any) -> Any:
+        answer = work(json.loads(json.dumps(question)), Reporter(io.BytesIO()))
+        return json.loads(json.dumps(answer))
+
+    monkeypatch.setattr(job, "run_job", run_job)
 
 
 @pytest.fixture

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hearth.app.exit_codes import ExitCode
-from hearth.app.jobs import job
-from hearth.app.jobs.child import Reporter
 from hearth.app.library import evaluate_job
 from hearth.quant.gguf.quantize_run import run
 from quantizing import GUIDE, planned
@@ -29,14 +25,8 @@ def packed(home: Path) -> Path:
 
 
 @pytest.fixture
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are done here: PyTorch is imported once, and not by each; and little is decoded."""
-
-    def run_job(work: Any, question: dict[str, Any], *_: Any) -> Any:
-        answer = work(json.loads(json.dumps(question)), Reporter(io.BytesIO()))
-        return json.loads(json.dumps(answer))
-
-    monkeypatch.setattr(job, "run_job", run_job)
+def brief(monkeypatch: pytest.MonkeyPatch, one_process: None) -> None:
+    """Little is decoded."""
     monkeypatch.setattr(evaluate_job, "_PROMPT_TOKENS", 8)
     monkeypatch.setattr(evaluate_job, "_NEW_TOKENS", 2)
 
@@ -62,7 +52,7 @@ def test_a_model_next_to_its_reference_is_measured_stored_and_shown(
     assert list(packed.parent.glob("small*")) == []
 
 
-def test_methods_are_made_measured_and_deleted(hearth, home, one_process) -> None:
+def test_methods_are_made_measured_and_deleted(hearth, home, brief) -> None:
     result = hearth("eval", "guide", "--methods", "bf16,gguf:Q4_0", *FEW, "--json")
     assert result.code == 0, result.err
     report = result.json
@@ -84,7 +74,7 @@ def test_methods_are_made_measured_and_deleted(hearth, home, one_process) -> Non
     assert list((home / "cache").glob("eval-*")) == []
 
 
-def test_what_methods_make_can_be_kept(hearth, home, tmp_path, one_process) -> None:
+def test_what_methods_make_can_be_kept(hearth, home, tmp_path, brief) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     left = home / "cache" / f"eval-{process.pid}-killed"  # By a command that is gone.
@@ -107,14 +97,14 @@ def test_what_methods_make_can_be_kept(hearth, home, tmp_path, one_process) -> N
     )
 
 
-def test_without_a_reference_models_are_compared_by_likelihood(hearth, packed, one_process) -> None:
+def test_without_a_reference_models_are_compared_by_likelihood(hearth, packed, brief) -> None:
     report = hearth("eval", "guide", "small", "--protocol", "windows", *FEW, "--json").json
     assert report["protocol"]["name"] == "windows" and report["reference"] is None
     assert all("kl_divergence" not in row for row in report["rows"])
     assert [one["of"] for one in report["comparisons"]] == ["nll"]
 
 
-def test_one_model_that_cannot_be_measured_does_not_end_the_rest(hearth, packed, home) -> None:
+def test_one_model_that_cannot_be_measured_does_not_end_the_rest(hearth, packed, brief) -> None:
     result = hearth("eval", "tiny", "small", "--reference", "guide", *FEW, "--json")
     assert result.code == ExitCode.FAILED
     wrong, right = result.json["rows"]

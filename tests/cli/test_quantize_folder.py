@@ -31,12 +31,14 @@ def test_a_folder_becomes_a_small_file_in_one_go(hearth, home, folder) -> None:
     assert "model.safetensors" in {file["name"] for file in manifest["source"]["files"]}
 
 
+@pytest.mark.usefixtures("one_process")
 def test_as_its_numbers_are_stored(hearth, home, folder) -> None:
     assert hearth("quantize", str(folder), "auto", "--no-check").code == 0
     made = preflight.check(home / "data" / "models" / "Tiny-Qwen3-F32.gguf")
     assert made.file_type_name == "F32" and made.value("general.name") == "Tiny-Qwen3"
 
 
+@pytest.mark.usefixtures("one_process")
 def test_packed_weights_in_another_format(hearth, home, folder) -> None:
     models = home / "data" / "models"
     packed = ("int4", "--group", "64", "--format", "gptq", "-o", str(models / "packed"))
@@ -65,6 +67,7 @@ def test_packed_weights_in_another_format(hearth, home, folder) -> None:
     assert listed["packed"]["file_type"] == "GPTQ 4-bit"
 
 
+@pytest.mark.usefixtures("one_process")
 def test_what_cannot_be_carried_over_is_said(hearth, home, folder) -> None:
     models = home / "data" / "models"
     plain = hearth("convert", str(folder), "--format", "awq")
@@ -78,6 +81,7 @@ def test_what_cannot_be_carried_over_is_said(hearth, home, folder) -> None:
     assert not list(models.glob("*awq*")) and not list(models.glob(".*"))
 
 
+@pytest.mark.usefixtures("one_process")
 def test_what_cannot_be_converted_is_said(hearth, folder) -> None:
     (folder / "tokenizer.json").unlink()
     result = hearth("quantize", str(folder), "Q8_0", "--no-check")

@@ -124,6 +124,7 @@ def test_a_sound_model_is_found_sound(hearth, folder, model) -> None:
     assert "all numbers of 21 tensors are finite" in result.out
 
 
+@pytest.mark.usefixtures("one_process")
 def test_numbers_that_are_none_are_found_wherever_they_are(hearth, folder) -> None:
     path = folder / "model-00002-of-00002.safetensors"
     data = bytearray(path.read_bytes())

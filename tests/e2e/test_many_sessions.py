@@ -68,7 +68,7 @@ def test_alone_they_say_what_a_raw_loop_says(truth, runner_of):
         check_together(runner, [one], preempted=False)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64, 512])
+@pytest.mark.parametrize("chunk", [7, 512])
 def test_eight_at_once_say_the_same(truth, runner_of, chunk):
     runner = runner_of(max_sessions=8, max_batch_tokens=chunk)
     check_together(runner, truth, preempted=False)
@@ -166,13 +166,13 @@ def test_after_save_and_restore_into_another_slot_they_say_the_same(truth, runne
 
 def test_twelve_requests_in_a_pool_of_2048_cells_all_say_what_they_say_alone(runner_of):
     token_bytes = runner_of().info.kv_bytes_per_token
-    prompts = [[(37 * n + k * k + k) % 4000 + 20 for k in range(500)] for n in range(12)]
+    prompts = [[(37 * n + k * k + k) % 4000 + 20 for k in range(180)] for n in range(12)]
     wide = runner_of(max_sessions=1)
-    alone = [ask_all(wide, [prompt], 200)[0][0] for prompt in prompts]
-    assert all(len(said) == 200 for said in alone)
+    alone = [ask_all(wide, [prompt], 60)[0][0] for prompt in prompts]
+    assert all(len(said) == 60 for said in alone)
     tight = runner_of(max_sessions=12, kv_budget_bytes=3072 * token_bytes)
     assert tight.info.pool_tokens == 2048
-    together, engine = ask_all(tight, prompts, 200)
+    together, engine = ask_all(tight, prompts, 60)
     assert together == alone
     assert engine.stats().allocated_tokens <= 2048
     assert engine.stats().preemptions > 0

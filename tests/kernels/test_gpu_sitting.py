@@ -57,6 +57,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         "KV_HEADS": 2,
         "HEADS": 4,
         "SIZE": 32,
+        "CACHE_BYTES": 1,
         "bandwidth": lambda card: 1e9,
     }
     for name, value in small.items():
@@ -73,6 +74,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         "FEW": (2,),
         "LENGTHS": range(9, 11),
         "COMPARED_LAYERS": 1,
+        "_give_back": lambda device: None,
         "OPTIONS": {"INT4": {"group": 64}, "FP8": {"group": 0}},
         "SHAPE": replace(
             shape,

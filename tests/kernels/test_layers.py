@@ -108,8 +108,7 @@ def drawn(shape: HeadShape, types: Types, rng: np.random.Generator) -> Case:
         tables.append([*shared, *(order.pop() for _ in range(count - len(shared)))])
     pool = empty_pool(shape, blocks, types)
     for table, length in zip(tables, LENGTHS, strict=True):
-        for at in range(length):
-            put(pool, table[at // PAGE], at % PAGE, rng)
+        put(pool, table, length, rng)
     for table, length in zip(tables, LENGTHS, strict=True):
         if shape.window is not None:
             table[: max(length - shape.window, 0) // PAGE] = [-1] * (
@@ -118,11 +117,24 @@ def drawn(shape: HeadShape, types: Types, rng: np.random.Generator) -> Case:
     return Case(pool, tables, LENGTHS)
 
 
-def put(pool: tuple[Tensor, Tensor], block: int, place: int, rng: np.random.Generator) -> None:
-    """Write random keys and values of a token."""
+def put(
+    pool: tuple[Tensor, Tensor],
+    table: list[int],
+    count: int,
+    rng: np.random.Generator,
+    first: int = 0,
+) -> None:
+    """Write random keys and values of `count` tokens of a sequence, from place `first` on."""
     for side in pool:
-        numbers = rng.standard_normal((len(side), HEAD_DIMS[side.dtype == Q8_0, side.shape[-1]]))
-        side[:, block, place] = to_rows(torch.from_numpy(numbers), side.dtype)
+        size = HEAD_DIMS[side.dtype == Q8_0, side.shape[-1]]
+        numbers = torch.from_numpy(rng.standard_normal((len(side), count, size)))
+        side[:, *places_of(table, range(first, first + count))] = to_rows(numbers, side.dtype)
+
+
+def places_of(table: list[int], tokens: range) -> tuple[Tensor, Tensor]:
+    """The block of each token, and its place in the block."""
+    at = torch.tensor(tokens)
+    return torch.tensor(table)[at // PAGE], at % PAGE
 
 
 def wanted(case: Case, shape: HeadShape, query: Tensor, sinks: Tensor | None) -> Tensor:
@@ -131,10 +143,7 @@ def wanted(case: Case, shape: HeadShape, query: Tensor, sinks: Tensor | None) ->
     for table, length, heads in zip(case.tables, case.lengths, query.double(), strict=True):
         first = max(length - (shape.window or length), 0)
         places = range(first, length)
-        keys, values = (
-            torch.stack([side[:, table[at // PAGE], at % PAGE] for at in places], 1)
-            for side in case.pool
-        )
+        keys, values = (side[:, *places_of(table, places)] for side in case.pool)
         keys, values = (
             from_rows(rows, torch.float64).repeat_interleave(shape.heads // shape.kv_heads, 0)
             for rows in (keys, values)
@@ -222,8 +231,7 @@ def test_many_tokens_of_a_sequence_by_amx(
     table = [int(block) for block in rng.permutation(-(-end // PAGE) + 3)]
     pool = empty_pool(shape, len(table), types)
     left = 0 if shape.window is None else max(start + 1 - shape.window, 0) // PAGE
-    for at in range(left * PAGE, end):
-        put(pool, table[at // PAGE], at % PAGE, rng)
+    put(pool, table, end - left * PAGE, rng, left * PAGE)
     rows = torch.from_numpy(rng.standard_normal((count + 1, shape.heads + 3, shape.head_dim)))
     query = rows.float()[:, : shape.heads]
     sinks = torch.from_numpy(rng.standard_normal(shape.heads)).float()

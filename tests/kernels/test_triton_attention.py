@@ -21,8 +21,7 @@ pytestmark = pytest.mark.skipif(
 KINDS: tuple[Kinds, ...] = ((Q8_0, Q8_0), (FP8, FP8), (Q8_0, None), (None, FP8))
 
 
-@pytest.mark.parametrize("chunk", [48, 256])
-@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize(("dtype", "chunk"), [*zip(LIMITS, (48, 256), strict=True)])
 @pytest.mark.parametrize("case", CASES)
 def test_attention_is_near(case: str, dtype: torch.dtype, chunk: int) -> None:
     check_case(attend_decode, case, dtype, chunk=chunk)
@@ -50,15 +49,15 @@ def test_any_number_of_splits_is_near_and_has_the_same_bits_every_time(kinds: Ki
     )
     query = torch.randn(3, 4, 32, generator=torch.Generator().manual_seed(0))
     wanted = exact(query, keys, values, seen, scale=0.2)
-    for splits in range(1, 17) if kinds == (None, None) else (1, 2, 3, 7, 16):
+    for splits in (1, 2, 3, 5, 8, 16) if kinds == (None, None) else (1, 3, 16):
         chunk = -(-250 // splits)
         found = attend_decode(query, keys, values, seen, scale=0.2, chunk=chunk)
         assert float((found - wanted).abs().max()) < 1e-5, splits
-        again = attend_decode(query, keys, values, seen, scale=0.2, chunk=chunk)
-        assert torch.equal(found, again)
+    again = attend_decode(query, keys, values, seen, scale=0.2, chunk=chunk)
+    assert torch.equal(found, again)  # The counters were reset.
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 7])
+@pytest.mark.parametrize("chunk", [1, 7])
 def test_long_texts_have_longer_parts(chunk: int) -> None:
     """There are at most 32 parts, whatever the other texts are."""
     lengths = (1, 33, 97, 250)

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="there is a card, see test_cuda.py"
 )
 DTYPES = (torch.float32, torch.float16)
+KINDS = ("Q4_K", "Q6_K", "MXFP4", "INT4 32 True", "INT8 0 True", "FP8 128", "NF4 64")
+"""A case of each kind of codes and scales."""
 
 
 @pytest.fixture
@@ -50,8 +52,10 @@ def test_planes_hold_what_the_file_holds(case: str) -> None:
     assert kept <= few * sum(one.nbytes for one in weight.tensors)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [*((case, torch.float16) for case in CASES), *((case, torch.float32) for case in KINDS)],
+)
 def test_products_are_near(case: str, dtype: torch.dtype) -> None:
     weight = weight_of(case)
     matrix, plain = TritonMatrix([weight], exact=True), weight.unpacked(torch.float32)
@@ -59,7 +63,7 @@ def test_products_are_near(case: str, dtype: torch.dtype) -> None:
     x = torch.randn(70, 2 * weight.inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
     x = x[:, : weight.inputs]
     limit = 1e-6 if dtype == torch.float16 else 1e-12
-    for rows in (1, 16, 17, 70):
+    for rows in (1, 17, 70):
         assert error(matrix.matmul(x[:rows]), x[:rows], plain) < limit
 
 
@@ -83,8 +87,13 @@ def by_groups(
     return ((x.double() * wide) @ (weight.double() * plain)).to(out_dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", ["FP8 128", "FP8 0", *(f"INT8 {one}" for one in (0, 128, 256))])
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        *((case, torch.float32) for case in ("FP8 128", "FP8 0", "INT8 0", "INT8 128", "INT8 256")),
+        *((case, torch.float16) for case in ("FP8 128", "INT8 0")),
+    ],
+)
 def test_many_rows_are_rounded_to_codes(
     case: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +124,7 @@ def test_many_rows_are_rounded_to_codes(
     assert error(found[rows], x[rows], plain) < limit
     if packing == "INT8":  # Integers: other rows make no difference.
         assert torch.equal(matrix.matmul(x[3:])[4:], found[7:])
-    assert torch.equal(matrix.matmul(x[7:64]), exact.matmul(x[7:64]))
+    assert torch.equal(matrix.matmul(x[7:24]), exact.matmul(x[7:24]))
     on_cards.has_scaled_products.cache_clear()
 
 
@@ -136,26 +145,32 @@ def test_scaled_products_are_tried_first(monkeypatch: pytest.MonkeyPatch) -> Non
         )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", ["Q4_K", "INT4 32 True", "FP8 of a row"])
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        ("Q4_K", torch.float32),
+        ("INT4 32 True", torch.float16),
+        ("FP8 of a row", torch.float32),
+    ],
+)
 def test_a_row_does_not_depend_on_others(case: str, dtype: torch.dtype) -> None:
-    weight = random_weight(case.split()[0], 37, 2304, **CASES[case])
-    tiles = tiles_for(1, 37, 2304, dtype)
-    assert tiles.split > 4 and tiles == tiles_for(16, 37, 2304, dtype)
+    weight = random_weight(case.split()[0], 29, 2304, **CASES[case])
+    tiles = tiles_for(1, 29, 2304, dtype)
+    assert tiles.split > 4 and tiles == tiles_for(16, 29, 2304, dtype)
     matrix = TritonMatrix([weight])
     x = torch.randn(16, 2304, generator=torch.Generator().manual_seed(1)).to(dtype)
     whole = matrix.matmul(x)
     assert error(whole, x, weight.unpacked(torch.float32)) < 1e-5
     # At the same positions of a tile, because numpy's products, which the interpreter uses, may
     # depend on them.
-    for count in (1, 5, 9):
+    for count in (1, 9):
         assert torch.equal(matrix.matmul(x[:count]), whole[:count])
         others = torch.cat([x[:count], torch.ones_like(x[count:])])
         assert torch.equal(matrix.matmul(others)[:count], whole[:count])
     assert torch.equal(matrix.matmul(x), whole) and not matrix.tensors[-1].any()
 
 
-@pytest.mark.parametrize("split", range(1, 13))
+@pytest.mark.parametrize("split", [1, 2, 3, 4, 5, 8, 12])
 def test_inputs_may_be_split_in_any_number(split: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with more parts than tiles of inputs, so that some are empty."""
     tiles = replace(tiles_for(1, 37, 1, torch.float32), split=split)
@@ -218,12 +233,17 @@ def test_a_device_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 FEW = on_cards.FEW
-COUNTS = (1, 0, 5, 40, 0, 17, 2)
+COUNTS = (1, 0, 5, 20, 0, 17, 2)
 """Rows of each group."""
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("packing", ["Q4_K", "Q5_K", "Q6_K", "MXFP4", "INT8", "NF4"])
+@pytest.mark.parametrize(
+    ("packing", "dtype"),
+    [
+        *((one, torch.float16) for one in ("Q4_K", "Q5_K", "Q6_K", "MXFP4", "INT8", "NF4")),
+        *((one, torch.float32) for one in ("Q4_K", "NF4")),
+    ],
+)
 def test_groups_of_rows_have_matrices_of_their_own(
     packing: str, dtype: torch.dtype, card: None
 ) -> None:

@@ -202,9 +202,9 @@ def test_vectors_are_pooled_and_of_length_one(folder: Path, pooling: str) -> Non
 def test_a_text_in_slices_has_the_vector_that_it_has_at_once(family: str, tmp_path: Path) -> None:
     tiny_checkpoint(family, tmp_path)
     runner = runner_of(tmp_path, EXACT)
-    text = some_tokens(120)
+    text = some_tokens(80)
     poolings: tuple[Pooling, ...] = ("mean", "last", "cls", "model")
-    for pooling in poolings:
+    for pooling in poolings if family == "qwen3" else poolings[:1]:
         for size in (1, 17, 64):
             sliced = runner.begin_text(text, pooling, lambda: None)
             counts = [0]

@@ -63,7 +63,7 @@ _GPT_OSS_YARN = {
     "truncate": False,
     "original_max_position_embeddings": 64,
 }
-_SLIDING_FIRST = ["sliding_attention", "full_attention"]
+SLIDING_FIRST = ["sliding_attention", "full_attention"]
 
 FAMILIES: Mapping[str, tuple[str, Values]] = {
     "llama2": ("Llama", {}),
@@ -94,7 +94,7 @@ FAMILIES: Mapping[str, tuple[str, Values]] = {
             "head_dim": 32,
             "query_pre_attn_scalar": 32,
             "sliding_window": WINDOW,
-            "layer_types": _SLIDING_FIRST * 2,
+            "layer_types": SLIDING_FIRST * 2,
             "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
@@ -118,7 +118,7 @@ FAMILIES: Mapping[str, tuple[str, Values]] = {
             "num_local_experts": 4,
             "num_experts_per_tok": 2,
             "sliding_window": WINDOW,
-            "layer_types": _SLIDING_FIRST,
+            "layer_types": SLIDING_FIRST,
             "rope_parameters": _GPT_OSS_YARN,
         },
     ),

@@ -71,7 +71,7 @@ async def test_no_hostile_text_reaches_the_terminal() -> None:
     app = Page()
     async with app.run_test(size=(90, 120)) as pilot:
         transcript = app.query_one(Transcript)
-        payloads = (*PAYLOADS, *MARKDOWN_PAYLOADS)
+        payloads = (*PAYLOADS[::6], *MARKDOWN_PAYLOADS)  # Each sequence once.
         for start in range(0, len(payloads), 5):
             some = payloads[start : start + 5]
             await transcript.show(

@@ -258,13 +258,13 @@ async def test_a_type_that_needs_an_importance_matrix_gets_one(
     home = services.paths.data.parent  # The job finds its folders by itself.
     monkeypatch.setenv("HEARTH_HOME", str(home))
     text = home / "text.txt"
-    text.write_text("A quantized model takes less memory. " * 300, encoding="utf-8")
+    text.write_text("A quantized model takes less memory. " * 120, encoding="utf-8")
     async with menu(services) as (app, pilot):
         app.screen._wishes["gguf"] = Wishes({"calibration": str(text)}, measures=False)
-        await start(pilot, "IQ2_XS")
+        await start(pilot, "IQ2_XXS")
         await until(pilot, lambda: "is in the library" in about(pilot))
-        made = services.paths.models / "guide-IQ2_XS.gguf"
-        assert made.stat().st_size == planned_bytes("IQ2_XS", calibration=str(text))
+        made = services.paths.models / "guide-IQ2_XXS.gguf"
+        assert made.stat().st_size == planned_bytes("IQ2_XXS", calibration=str(text))
         assert preflight.check(made).value("quantize.imatrix.chunks_count") > 1
         (matrix,) = (services.paths.cache / "imatrix").glob("*/*.gguf")
         assert matrix.name.endswith(".imatrix.gguf")
