@@ -268,7 +268,10 @@ class RemoteBackend:
         """`error`, with the names of the models that the server has if those are not named yet."""
         if "names" in error.data:
             return error
-        entries = await list_models(self._connection)
+        try:
+            entries = await list_models(self._connection)
+        except HearthError:
+            return error  # It has the server's reason; why there is no list is of less use.
         names = [entry["id"] for entry in entries]
         return error if name in names else model_missing(self._server, name, names)
 
