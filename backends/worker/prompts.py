@@ -220,7 +220,9 @@ class ChatPrompts:
         message, end = messages[index], self._guarding.end
         if message.parts:
             *parts, last = message.parts
-            messages[index] = replace(message, parts=(*parts, last + end))
+            # Where the template takes no parts, only the content reaches it.
+            parted = (*parts, last + end)
+            messages[index] = replace(message, content=message.content + end, parts=parted)
         elif message.content or not message.reasoning:
             messages[index] = replace(message, content=message.content + end)
         else:
