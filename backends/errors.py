@@ -152,6 +152,13 @@ class WorkerDied(HearthError):
     http_status = 503
 
 
+class Interrupted(HearthError):
+    """The call was ended from outside, for example by `hearth stop`."""
+
+    code = "interrupted"
+    http_status = 503
+
+
 class BackendUnavailable(HearthError):
     """A backend's library is not installed or does not load."""
 

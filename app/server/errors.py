@@ -18,6 +18,7 @@ from hearth.backends.errors import (
     HearthError,
     HostUnreachable,
     InternalError,
+    Interrupted,
     PromptTooLong,
     WorkerDied,
 )
@@ -104,13 +105,6 @@ class ClientGone(HearthError):
 
     code = "client_gone"
     http_status = 499
-
-
-class Interrupted(HearthError):
-    """The generation was stopped from outside, for example by `hearth stop`."""
-
-    code = "interrupted"
-    http_status = 503
 
 
 def server_ended() -> Interrupted:

@@ -24,7 +24,6 @@ from hearth.app.overflow import Overflow
 from hearth.app.server import sse
 from hearth.app.server.answers import all_notices, notices
 from hearth.app.server.body import read_object
-from hearth.app.server.errors import Interrupted
 from hearth.app.server.leaving import until_gone
 from hearth.app.server.metrics import Recorder
 from hearth.app.server.parameters import Table
@@ -43,7 +42,7 @@ from hearth.backends.contract.events import (
     Token,
 )
 from hearth.backends.contract.requests import Request
-from hearth.backends.errors import HearthError
+from hearth.backends.errors import HearthError, Interrupted
 
 log = logging.getLogger(__name__)
 

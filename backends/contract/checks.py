@@ -102,16 +102,6 @@ def check_one_of(param: str, value: object, names: Collection[str]) -> None:
         )
 
 
-def check_size(param: str, size_bytes: int, most_bytes: int) -> None:
-    """Raises `LimitExceeded` if there are more bytes than `most_bytes`."""
-    if size_bytes > most_bytes:
-        raise LimitExceeded(
-            param,
-            f"{param} has {size_bytes:,} bytes; at most {most_bytes:,} are possible.",
-            "Send less.",
-        )
-
-
 def check_settings(settings: ModelSettings, max_sequences: int) -> None:
     """Refuse values that no runner supports; each runner checks its own further restrictions.
 
@@ -225,8 +215,12 @@ def check_text(param: str, text: str, most_bytes: int | None = None) -> bytes:
             f" stands at character {error.start}.",
             "Send text that can be written as UTF-8.",
         ) from error
-    if most_bytes is not None:
-        check_size(param, len(encoded), most_bytes)
+    if most_bytes is not None and len(encoded) > most_bytes:
+        raise LimitExceeded(
+            param,
+            f"{param} has {len(encoded):,} bytes; at most {most_bytes:,} are possible.",
+            "Send less.",
+        )
     return encoded
 
 

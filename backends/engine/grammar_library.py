@@ -106,16 +106,6 @@ def compile_grammar(tokenizer: LLTokenizer, lark: str) -> LLMatcher:
     return matcher
 
 
-def took_what_does_not_fit(matcher: LLMatcher) -> bool:
-    """Whether a matcher failed because it was given a token that its grammar does not allow."""
-    return "doesn't satisfy the grammar" in matcher.get_error()
-
-
-def met_a_dead_end(matcher: LLMatcher) -> bool:
-    """Whether a matcher failed because no text can follow the text so far."""
-    return matcher.stop_reason() in ("NoExtension", "NoExtensionBias")
-
-
 def can_go_on(matcher: LLMatcher) -> bool:
     """Whether at least one more token, or the end, can follow."""
     return not matcher.is_error() and (not matcher.is_stopped() or matcher.is_accepting())

@@ -222,11 +222,11 @@ class GrammarMatcher:
         """
         if grammar_library.can_go_on(self._matcher):
             return
-        if grammar_library.took_what_does_not_fit(self._matcher):
+        if "doesn't satisfy the grammar" in self._matcher.get_error():
             raise InternalError(
                 f"Token {self._tokens:,} of the answer does not follow its grammar."
             )
-        if grammar_library.met_a_dead_end(self._matcher):
+        if self._matcher.stop_reason() in ("NoExtension", "NoExtensionBias"):
             raise self._dead_end()
         raise LimitExceeded(
             self._param,

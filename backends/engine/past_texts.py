@@ -1,12 +1,8 @@
-"""Texts of past requests as a source of drafts: how a text that had the same tokens continued.
-
-Texts of one namespace are never used for another one.
-"""
+"""Texts of past requests as a source of drafts: how a text that had the same tokens continued."""
 
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from typing import Final
 
@@ -17,9 +13,7 @@ from hearth.backends.engine.ngram import LONGEST
 SHORTEST_OF_OTHERS: Final = 6
 """Minimum number of matching tokens before a continuation from another text is proposed."""
 HALF_TOKENS: Final = 1 << 15
-"""Size of each of the two halves of a namespace's texts, in tokens."""
-MOST_NAMESPACES: Final = 4
-"""Number of namespaces whose texts are held, the last used ones."""
+"""Size of each of the two halves of the texts, in tokens."""
 _END: Final = -1
 """Marks the end of each text."""
 _HEADS: Final = 2 * HALF_TOKENS
@@ -68,7 +62,7 @@ class _Half:
 
 
 class PastTexts:
-    """The last texts of one namespace.
+    """The last texts.
 
     They are stored in two halves: when the younger one is full, it replaces the older one, which is
     dropped. Adding a text takes a few nanoseconds per token, and a look-up about a microsecond,
@@ -148,30 +142,3 @@ class Follower:
         if _END in tokens:
             del tokens[tokens.index(_END) :]
         return tokens, min(self._matched, LONGEST)
-
-
-class TextsByNamespace:
-    """The past texts of the engine, by namespace."""
-
-    def __init__(self) -> None:
-        self._texts: OrderedDict[bytes, PastTexts] = OrderedDict()
-
-    @property
-    def nbytes(self) -> int:
-        return sum(one.nbytes for one in self._texts.values())
-
-    def of(self, namespace: bytes) -> PastTexts | None:
-        """The texts of `namespace`; None if there are none."""
-        return self._texts.get(namespace)
-
-    def add(self, namespace: bytes, tokens: Seq[int], start: int) -> None:
-        """See `PastTexts.add`."""
-        texts = self._texts.setdefault(namespace, PastTexts())
-        self._texts.move_to_end(namespace)
-        if len(self._texts) > MOST_NAMESPACES:
-            self._texts.popitem(last=False)
-        texts.add(tokens, start)
-
-    def clear(self) -> None:
-        """Drop all texts."""
-        self._texts.clear()

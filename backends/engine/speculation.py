@@ -25,7 +25,7 @@ from hearth.backends.engine.drafts import (
     Speculating,
     kind_of,
 )
-from hearth.backends.engine.past_texts import TextsByNamespace
+from hearth.backends.engine.past_texts import PastTexts
 from hearth.backends.engine.runner import Row, RunnerLost, StepPlan
 from hearth.backends.engine.sequence import Sequence
 
@@ -265,7 +265,7 @@ class Speculation:
         """(drafted, accepted) by source."""
         self.declined = 0
         """Drafts that sequences on "auto" could have had, but that would not have paid off."""
-        self._past = TextsByNamespace()
+        self._past = PastTexts()
         self._drafters = {kind_of(index): drafter for index, drafter in enumerate(drafters)}
         self._kinds: dict[Speculate, tuple[int, ...]] = {"auto": tuple(self._drafters), "ngram": ()}
         for kind, drafter in self._drafters.items():
@@ -467,11 +467,11 @@ class Speculation:
         """Called when `sequence` has ended: n-grams of later sequences may match its text."""
         state = sequence.speculating
         if state is not None and state.shares and state.mode in ("auto", "ngram"):
-            self._past.add(sequence.namespace, sequence.tokens, sequence.cached)
+            self._past.add(sequence.tokens, sequence.cached)
 
     def clear(self) -> None:
         """Drop the texts of all sequences that ended."""
-        self._past.clear()
+        self._past = PastTexts()
         for drafter in self._drafters.values():
             drafter.clear()
 
@@ -663,7 +663,7 @@ class Speculation:
                     way = PLAIN if entering or left_s <= 0 else way
                     entering = True
             looking = looks if is_auto else state.mode == "ngram"
-            past = self._past.of(sequence.namespace) if looking and state.shares else None
+            past = self._past if looking and state.shares else None
             offer = state.offer(sequence.tokens, most, way, self.chances, looks=looking, past=past)
             if offer is not None:
                 if not offer.tokens:

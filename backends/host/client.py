@@ -17,7 +17,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar, cast
 
-from hearth.backends.contract.events import Embeddings, Event, Failed, Prompt, Ranks, Scores
+from hearth.backends.contract.events import (
+    Embeddings,
+    Event,
+    Failed,
+    Finished,
+    Prompt,
+    Ranks,
+    Scores,
+)
 from hearth.backends.contract.loaded import EngineStats, HostStats, ModelInfo
 from hearth.backends.contract.models import HostLimits, ModelSpec
 from hearth.backends.contract.requests import Pooling, Request
@@ -53,6 +61,7 @@ from hearth.backends.contract.wire import (
 from hearth.backends.errors import (
     HostUnreachable,
     InternalError,
+    Interrupted,
     InvalidParameter,
     NoHost,
     from_info,
@@ -169,13 +178,18 @@ class HostClient:
         return await self.ask(ClearCache(load), _absolute(model))
 
     async def ask(self, call: Call[_A], model: ModelSpec | None = None, session: str = "") -> _A:
-        """The answer to a call that has a single one. Raises the error that the host or the worker
-        reports.
+        """The answer to a call that has a single one.
+
+        Raises:
+            Interrupted: another program ended the call.
+            HearthError: the error that the host or the worker reports.
         """
         async with contextlib.aclosing(self.stream(call, model, session)) as answers:
             async for answer in answers:
                 if isinstance(answer, Failed):
                     raise from_info(answer.error)
+                if isinstance(answer, Finished) and not isinstance(call, Restore):
+                    raise Interrupted("The request was interrupted.", "Send it again.")
                 return cast(_A, answer)
         raise InternalError("A call got no answer.")
 

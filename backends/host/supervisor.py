@@ -157,16 +157,17 @@ class Supervisor:
         """Stop the worker of the model with this path or name (None: all workers); returns how many
         were stopped.
         """
-        stopped = 0
         path = None if which is None else os.path.realpath(which)
-        for key, model in list(self._models.items()):
+        stopping: list[tuple[_Model, WorkerProcess]] = []
+        for key, model in self._models.items():
             if which is not None and which != model.name and path != key:
                 continue
             if (worker := _alive(model)) is not None:
-                await worker.stop()
-                self._forget(model)
-                stopped += 1
-        return stopped
+                stopping.append((model, worker))
+        await asyncio.gather(*(worker.stop() for _, worker in stopping))
+        for model, _ in stopping:
+            self._forget(model)
+        return len(stopping)
 
     def end_request(self, pid: int, request: int) -> int:
         """End a call of the worker with process id `pid` as cancelled; returns the number of calls

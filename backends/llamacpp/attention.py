@@ -59,6 +59,7 @@ def measured(heads: Heads, kv_type: KvType, threads: int, cache_dir: Path | None
 
     Raises:
         HearthError: the probe could not be run, or other programs disturb it.
+        OSError: there is no room for the probe.
     """
     key = "-".join(map(str, (*asdict(heads).values(), kv_type, threads)))
     path = None if cache_dir is None else cache_dir / _FILE
@@ -69,7 +70,10 @@ def measured(heads: Heads, kv_type: KvType, threads: int, cache_dir: Path | None
         log.info("attention of %s: %s", key, attention)
         known[key] = attention
         if path is not None:
-            _store(path, fingerprint, known)
+            try:
+                _store(path, fingerprint, known)
+            except OSError as error:
+                log.warning("attention is measured again at the next load: %s", error)
     return known[key]
 
 
@@ -87,8 +91,8 @@ def costs(
         return None
     try:
         return measured(heads, plan.kv_type, threads or usable_cores(), cache_dir)
-    except HearthError as error:
-        log.warning("attention was not measured: %s", error.message)
+    except (HearthError, OSError) as error:
+        log.warning("attention was not measured: %s", error)
         return None
 
 

@@ -31,6 +31,7 @@ from hearth.quant.generation_defaults import (
 )
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
+from hearth.quant.memory_shape import shape_of
 
 NAME = "llamacpp"
 
@@ -77,6 +78,7 @@ def open_model(spec: ModelSpec, cache_dir: Path | None = None) -> Loaded:
         extra_buffers=extra_buffers,
         map_file=layers != 0
         or footprint.is_mapped(footprint.weight_bytes(header), available_bytes()),
+        shape=shape_of(header),
     )
     try:
         runner = _runner(model, plan, header, settings, costs)

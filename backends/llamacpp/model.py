@@ -11,7 +11,8 @@ from typing import Any
 
 from hearth.backends.errors import CorruptFile, DoesNotFit, HearthError, UnsupportedModel
 from hearth.backends.llamacpp.lib import Library, load_library, set_fields
-from hearth.quant.memory_shape import ModelShape
+from hearth.quant.gguf.reader import read_header
+from hearth.quant.memory_shape import ModelShape, shape_of
 
 _NO_VOCABULARY = 0
 _WORD_PIECE = 3
@@ -45,11 +46,20 @@ class LlamaModel:
         handle: the C pointer, for contexts; None once closed.
     """
 
-    def __init__(self, library: Library, handle: Any, path: Path, *, on_gpu: bool = False) -> None:
+    def __init__(
+        self,
+        library: Library,
+        handle: Any,
+        path: Path,
+        *,
+        on_gpu: bool = False,
+        shape: ModelShape | None = None,
+    ) -> None:
         self.library = library
         self.path = path
         self.on_gpu = on_gpu
         """Whether some of its layers are on a GPU."""
+        self._shape = shape
         self.handle: Any = handle
         self.vocab: Any = library.api.llama_model_get_vocab(handle)
         self.facts = self._read_facts()
@@ -62,6 +72,7 @@ class LlamaModel:
         gpu_layers: int = 0,
         extra_buffers: bool = True,
         map_file: bool = True,
+        shape: ModelShape | None = None,
     ) -> LlamaModel:
         """Load the model.
 
@@ -71,6 +82,7 @@ class LlamaModel:
             extra_buffers: let llama.cpp repack weights (AMX, interleaved quants).
             map_file: let llama.cpp map the file if it considers that useful, so that the system can
                 drop weights and read them again; otherwise they are read into allocated memory.
+            shape: from the file's header (`shape_of`); None to read it when it is needed.
 
         Raises:
             CorruptFile: llama.cpp rejects the file.
@@ -97,7 +109,7 @@ class LlamaModel:
         model = None
         try:
             _refuse_what_does_not_generate(api, handle, path)
-            model = cls(library, handle, path, on_gpu=gpu_layers != 0)
+            model = cls(library, handle, path, on_gpu=gpu_layers != 0, shape=shape)
         finally:
             if model is None:
                 api.llama_model_free(handle)
@@ -142,33 +154,12 @@ class LlamaModel:
 
     @functools.cached_property
     def shape(self) -> ModelShape:
-        """The shape of the model, for the memory of graphs.
+        """The shape of the model, for the memory of graphs. Not for files with only a vocabulary.
 
-        Not for a file with only a vocabulary: llama.cpp aborts the process if it is asked for its
-        number of heads.
+        Raises:
+            CorruptFile: the file does not declare it.
         """
-        api, handle = self.library.api, self.handle
-        architecture = self.metadata("general.architecture")
-
-        def number(key: str, default: int = 0) -> int:
-            return int(self.metadata(f"{architecture}.{key}") or default)
-
-        width, heads = int(api.llama_model_n_embd(handle)), int(api.llama_model_n_head(handle))
-        kv_heads = int(api.llama_model_n_head_kv(handle))
-        length = width // heads if heads else 0
-        experts = number("expert_used_count") * number("expert_feed_forward_length")
-        return ModelShape(
-            layers=self.facts.layers,
-            width=width,
-            heads=heads,
-            kv_heads=kv_heads,
-            kv_heads_in_all=kv_heads * self.facts.layers,
-            key_length=number("attention.key_length", length),
-            value_length=number("attention.value_length", length),
-            feed_forward=max(number("feed_forward_length"), experts),
-            vocabulary=self.facts.vocab_size,
-            windows=self.facts.sliding_window > 0,
-        )
+        return self._shape or shape_of(read_header(self.path))
 
 
 def _closing_id(api: Any, vocab: Any) -> int | None:

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -30,6 +31,8 @@ from hearth.backends.llamacpp.lib import INSTALL, load_library
 from hearth.backends.machine.atomic_files import write_json
 from hearth.backends.machine.process import die_with_parent, signal_name
 
+log = logging.getLogger(__name__)
+
 TIMEOUT_S = 60.0
 NMSE_BOUND = 0.01
 """Largest error of quantized against float32 logits with equal weights. Rounding activations to 8
@@ -38,6 +41,8 @@ _CRASHES = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE")
 """Signals that the code itself causes, unlike e.g. SIGKILL, sent by a system short of memory."""
 _WINDOWS_CRASHES = (0xC0000005, 0xC000001D)
 """Access violation, illegal instruction."""
+_UNAVAILABLE = 3
+"""Exit code of the child if the library does not load."""
 _PREFILL = 40
 _STEPS = 3
 
@@ -52,6 +57,8 @@ class Verdict:
     system_info: str
     """llama.cpp's own list of the CPU features it uses."""
     fingerprint: str
+    is_final: bool = True
+    """False if the test could not be completed; it is repeated at the next load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +87,49 @@ def verdict(cache_dir: Path | None) -> Verdict:
     known = _load(stored, fingerprint) if stored else None
     if known is not None:
         return known
-    with tempfile.TemporaryDirectory(prefix="hearth-selftest-") as folder:
-        first = _try(extra_buffers=True, folder=Path(folder))
-        if first.failure:
-            second = _try(extra_buffers=False, folder=Path(folder))
-            if second.failure:
-                raise BackendUnavailable(
-                    "This llama.cpp build cannot run quantized models on this CPU: "
-                    f"{first.failure}; without repacked weights: {second.failure}",
-                    f"Build it again:\n{cure(first.system_info)}",
-                    fingerprint=fingerprint,
-                )
-    result = Verdict(not first.failure, first.failure, first.system_info, fingerprint)
-    if stored is not None and first.is_proof:
-        _store(stored, result)
+    first, second = _try_both()
+    is_final = first.is_proof and second.is_proof
+    if second.failure and second.is_proof:
+        raise BackendUnavailable(
+            "This llama.cpp build cannot run quantized models on this CPU: "
+            f"{first.failure}; without repacked weights: {second.failure}",
+            f"Build it again:\n{cure(first.system_info)}",
+            fingerprint=fingerprint,
+        )
+    result = Verdict(not first.failure, first.failure, first.system_info, fingerprint, is_final)
+    if stored is not None and is_final:
+        try:
+            _store(stored, result)
+        except OSError as error:
+            log.warning("llama.cpp is tested again at the next load: %s", error)
     return result
+
+
+def _try_both() -> tuple[Outcome, Outcome]:
+    """The outcomes with extra buffers, and without them, which is only tried if the first failed.
+
+    Raises `BackendUnavailable` if the library does not load.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="hearth-selftest-") as folder:
+            first = _try(extra_buffers=True, folder=Path(folder))
+            if not first.failure:
+                return first, first
+            return first, _try(extra_buffers=False, folder=Path(folder))
+    except OSError as error:
+        failed = Outcome(f"it could not be run: {error}", "", is_proof=False)
+        return failed, failed
 
 
 def explain(found: Verdict) -> str | None:
     """A notice for the user if the library runs in its slower mode, else None."""
     if found.extra_buffers_safe:
         return None
+    if not found.is_final:
+        return (
+            f"The self-test of llama.cpp was not completed ({found.reason}); Hearth runs it without"
+            " repacked weights, which is slower, and repeats the test at the next load."
+        )
     crashed = any(name in found.reason for name in _CRASHES)
     if crashed and "AMX_INT8 = 1" in found.system_info:
         return (
@@ -169,7 +198,10 @@ def _cpu() -> str:
 
 
 def _try(*, extra_buffers: bool, folder: Path) -> Outcome:
-    """Run the probe in a child process."""
+    """Run the probe in a child process.
+
+    Raises `BackendUnavailable` if the library does not load.
+    """
     module = "hearth.backends.llamacpp.selftest"
     command = [sys.executable, "-P", "-m", module, "--probe", str(folder)]
     command += ["--parent", str(os.getpid())]
@@ -186,6 +218,8 @@ def _try(*, extra_buffers: bool, folder: Path) -> Outcome:
         return Outcome(f"it died of {name}", info, is_proof=name in _CRASHES)
     if done.returncode:
         last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        if done.returncode == _UNAVAILABLE:
+            raise BackendUnavailable("".join(last), f"Build it again:\n{cure(info)}")
         failure = f"it ended with code {done.returncode} ({''.join(last) or 'no message'})"
         return Outcome(failure, info, is_proof=done.returncode in _WINDOWS_CRASHES)
     wrong = {name: nmse for name, nmse in errors.items() if not nmse <= NMSE_BOUND}
@@ -284,7 +318,11 @@ def _main() -> int:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # A crash here is a result.
-    _probe(arguments.probe, arguments.extra_buffers)
+    try:
+        _probe(arguments.probe, arguments.extra_buffers)
+    except BackendUnavailable as error:
+        print(error.message, file=sys.stderr)
+        return _UNAVAILABLE
     return 0
 
 

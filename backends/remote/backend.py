@@ -110,10 +110,13 @@ class RemoteBackend:
         validate(request, None)
         if request.token_ids is not None:
             return Prompt(await self.detokenize(request.token_ids), tuple(request.token_ids))
-        if request.text is not None:
-            text_ids = await self.tokenize(request.text, special=True, add_special=True)
-            return Prompt(request.text, tuple(text_ids))
         model = await self._finder.find()
+        is_hearth = model.dialect.kind == "hearth"
+        if request.text is not None:
+            # Of these servers, only Hearth recognizes no special tokens in a text to complete.
+            special = not is_hearth
+            text_ids = await self.tokenize(request.text, special=special, add_special=True)
+            return Prompt(request.text, tuple(text_ids))
         # max_tokens does not affect the prompt, so it is left out.
         tools = () if request.tool_choice == "none" else request.tools
         shown = replace(request, max_tokens=None, tools=tools)
@@ -126,7 +129,9 @@ class RemoteBackend:
             ids = await self._ids(asked)
             return Prompt(await self.detokenize(ids), tuple(ids))
         text = await self._text("apply-template", asked, "messages")
-        return Prompt(text, tuple(await self.tokenize(text, special=True)))
+        # From the text, special tokens typed in messages could not be told from the template's.
+        ids = await (self._ids(asked) if is_hearth else self.tokenize(text, special=True))
+        return Prompt(text, tuple(ids))
 
     async def restore(self, request: Request) -> None:
         """Does nothing: no API supports this."""
@@ -263,7 +268,10 @@ class RemoteBackend:
         """`error`, with the names of the models that the server has if those are not named yet."""
         if "names" in error.data:
             return error
-        entries = await list_models(self._connection)
+        try:
+            entries = await list_models(self._connection)
+        except HearthError:
+            return error  # It has the server's reason; why there is no list is of less use.
         names = [entry["id"] for entry in entries]
         return error if name in names else model_missing(self._server, name, names)
 

@@ -81,6 +81,10 @@ _OURS: Final = ("worker_died", "does_not_fit", "no_chat_template", "template_err
 """Codes of another Hearth that keep their meaning here."""
 
 
+_NO_REASONS: Final = (None, "Not Found")
+"""What a 404 says if nothing is at its URL; FastAPI answers "Not Found"."""
+
+
 def refused(
     server: RemoteServer, status: int, headers: Mapping[str, str], body: bytes
 ) -> HearthError:
@@ -97,7 +101,7 @@ def refused(
         return not_an_api(server, f"answers {status} with a web page")
     if status in (401, 403):
         return _denied(server, status, said)
-    if status == 404 and not said:
+    if status == 404 and said.get("message") in _NO_REASONS:
         return not_an_api(server, "answers 404 (nothing there)")
     return _by_status(server, status, said, retry_after_s(headers))
 

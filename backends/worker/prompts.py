@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.requests import Request, Tool
+from hearth.backends.engine.kv.tree import common_prefix
 from hearth.backends.errors import NoChatTemplate, TemplateError, UnsupportedParameter
 from hearth.backends.text.adapt import Adapted, adapt
 from hearth.backends.text.chat_templates import ChatTemplates, template_for
@@ -220,7 +221,9 @@ class ChatPrompts:
         message, end = messages[index], self._guarding.end
         if message.parts:
             *parts, last = message.parts
-            messages[index] = replace(message, parts=(*parts, last + end))
+            # Where the template takes no parts, only the content reaches it.
+            parted = (*parts, last + end)
+            messages[index] = replace(message, content=message.content + end, parts=parted)
         elif message.content or not message.reasoning:
             messages[index] = replace(message, content=message.content + end)
         else:
@@ -251,7 +254,7 @@ class ChatPrompts:
                     f" {index + 1} ends, so what is computed for it is not kept specially."
                 )
                 continue
-            tokens = _common(ids, self._guarding.encode(part, self._tokenizer))
+            tokens = common_prefix(ids, self._guarding.encode(part, self._tokenizer))
             if tokens:
                 pins[tokens] = max(message.keep_s, pins.get(tokens, 0.0))
         return tuple(sorted(pins.items())), notices
@@ -347,13 +350,3 @@ def _infill_ids(before: str, after: str, tokenizer: Tokenizer) -> list[int]:
 def shown_tools(request: Request) -> tuple[Tool, ...]:
     """The tools that are shown to the model."""
     return () if request.tool_choice == "none" else tuple(request.tools)
-
-
-def _common(ids: Sequence[int], others: Sequence[int]) -> int:
-    """Length of the common prefix of both."""
-    count = 0
-    for one, other in zip(ids, others, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count

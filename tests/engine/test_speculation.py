@@ -25,11 +25,9 @@ from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.ngram import LONGEST, NgramIndex, draft_from
 from hearth.backends.engine.past_texts import (
     HALF_TOKENS,
-    MOST_NAMESPACES,
     SHORTEST_OF_OTHERS,
     Follower,
     PastTexts,
-    TextsByNamespace,
 )
 from hearth.backends.engine.runner import Row
 from hearth.backends.engine.speculation import Drafter, Speculation
@@ -194,15 +192,14 @@ def test_rejection_goes_with_all_that_an_answer_can_ask_for(name, mode):
     ("how", "finds"),
     [
         ({}, True),
-        ({"namespace": b"adapter"}, False),
         ({"shares": False}, False),
         ({"clears": True}, False),
     ],
-    ids=["same", "other namespace", "by itself", "cleared"],
+    ids=["same", "by itself", "cleared"],
 )
 @pytest.mark.parametrize("first_shares", [True, False])
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_other_chats_of_a_namespace_are_guessed_from(how, finds, first_shares, is_cancelled):
+def test_other_chats_are_guessed_from(how, finds, first_shares, is_cancelled):
     runner = ByLastThree(slots=2, context=300, pool=900)
     engine = drafting_engine(runner, lambda: 0.0)
     said = []
@@ -215,7 +212,6 @@ def test_other_chats_of_a_namespace_are_guessed_from(how, finds, first_shares, i
             tokens=200 if is_cancelled and not ident else 60,
             speculating=Speculating("ngram", 4, shares=changes.get("shares", True)),
         )
-        made.namespace = changes.get("namespace", b"")
         if changes.get("clears"):
             engine.clear_cache(lambda stats: None)
         engine.submit(made)
@@ -355,16 +351,13 @@ def test_what_followed_in_other_texts_is_found(vocab):
 
 
 def test_texts_that_were_added_long_ago_are_forgotten():
-    texts = TextsByNamespace()
+    past = PastTexts()
     long = list(range(HALF_TOKENS // 4))
     for at in range(20):
-        for name in range(MOST_NAMESPACES + 2):
-            texts.add(bytes([name]), [at, *long[at:], at], 0)
-            past = texts.of(bytes([name]))
-            if at % 3 == 0:
-                assert past.find(long[-10:-1]) is not None
-            assert past.nbytes < 2 * 4 * (HALF_TOKENS + 2 * HALF_TOKENS) + 4 * HALF_TOKENS
-    assert texts.of(b"\0") is texts.of(b"\1") is None
+        past.add([at, *long[at:], at], 0)
+        if at % 3 == 0:
+            assert past.find(long[-10:-1]) is not None
+        assert past.nbytes < 2 * 4 * (HALF_TOKENS + 2 * HALF_TOKENS) + 4 * HALF_TOKENS
     past = PastTexts()
     past.add(list(range(10, 90)), 0)
     assert past.find(range(10, 50)) is not None
@@ -381,7 +374,6 @@ class Lone:
     """A sequence that decodes alone."""
 
     most_drafts = 100
-    namespace = b""
     cached = 0
 
     def __init__(self, tokens, mode, most=6):

@@ -1,6 +1,8 @@
 """Ending what somebody else asked, and looking for a host without starting one."""
 
 import asyncio
+import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +13,7 @@ from hearth.backends.contract.events import Finished
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.errors import NoHost
+from hearth.backends.errors import Interrupted, NoHost
 from hearth.backends.host import client
 from hearth.backends.host.client import HostClient
 from hosts import QUICK, attached, collect, worker_when
@@ -36,6 +38,12 @@ def decodes(worker):
     return any(request.state == "decoding" for request in requests)
 
 
+def scores(worker):
+    """The ids of the calls of the session "scores"."""
+    requests = worker.engine.requests if worker.engine is not None else ()
+    return [request.id for request in requests if request.session == "scores"]
+
+
 @in_loop
 async def test_a_request_is_ended_for_its_client(model, place):
     async with attached(place) as one, HostClient.attach(place, start=False) as other:
@@ -50,6 +58,21 @@ async def test_a_request_is_ended_for_its_client(model, place):
         assert isinstance(last, Finished) and last.reason == "cancelled"
         assert last.usage.completion_tokens == len(ids) > 0
         assert not await other.end_request(worker.pid, request.id)
+
+
+@in_loop
+async def test_a_call_with_one_answer_that_is_ended_raises(model, place):
+    spec = replace(model, settings=replace(QUICK, max_sessions=1))  # So that the score waits.
+    async with (
+        attached(place) as host,
+        contextlib.aclosing(host.backend(spec).generate(ENDLESS)) as events,
+    ):
+        await anext(events)
+        scoring = asyncio.create_task(host.backend(spec, "scores").score([1, 2]))
+        worker = await worker_when(host, scores)
+        assert await host.end_request(worker.pid, scores(worker)[0])
+        with pytest.raises(Interrupted):
+            await scoring
 
 
 @in_loop

@@ -17,7 +17,7 @@ from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.wire import Generate, Load, Tokenize, unsealed
 from hearth.backends.errors import Busy, ModelNotFound, WorkerDied
-from hearth.backends.host.worker_process import Stream
+from hearth.backends.host.worker_process import Stream, WorkerProcess
 from hosts import Heard, last_of
 from stand_ins import IS_MUTE, answering
 
@@ -149,6 +149,24 @@ async def test_a_model_is_unloaded_by_any_path_to_its_file(supervisor, workers, 
         assert isinstance(await asking(supervisor, spec=spec), ModelInfo)
     (worker,) = await supervisor.stats()
     assert await supervisor.unload(worker.path) == 1
+
+
+@in_loop
+async def test_all_models_are_unloaded_at_once(supervisor, workers, monkeypatch) -> None:
+    workers.code = answering(IS_MUTE)
+    for name in ("one", "other"):
+        await asking(supervisor, spec=ModelSpec(name))
+    steps = []
+    stop = WorkerProcess.stop
+
+    async def recorded(worker):
+        steps.append("begin")
+        await stop(worker)
+        steps.append("end")
+
+    monkeypatch.setattr(WorkerProcess, "stop", recorded)
+    assert await supervisor.unload(None) == 2 and not supervisor.loaded
+    assert steps == ["begin", "begin", "end", "end"]
 
 
 @in_loop

@@ -101,14 +101,15 @@ def test_parts_reach_a_template_that_takes_them_and_are_joined_elsewhere():
 def test_a_message_of_parts_can_be_pinned_and_continued():
     rule = Message.of_parts("system", ["One.", "Two."], keep_s=60)
     needs = "{% if messages[-1].role == 'system' %}{{ raise_exception('no question') }}{% endif %}"
-    for template in (PARTS, needs + PARTS):
+    joined = {PARTS: "|", needs + PARTS: "|", needs + CHATML: "\n"}
+    for template, separator in joined.items():
         made = prepared(template, rule, USER)
         [(count, _)] = made.pins
         assert (
             LetterTokenizer()
             .decode(made.ids[:count])
             .removesuffix("<|im_end|>\n")
-            .endswith("One.|Two.")
+            .endswith(f"One.{separator}Two.")
         )
     begun = Message.of_parts("assistant", ["So", "far"])
     made = prepared(PARTS, USER, begun, continue_last=True)

@@ -65,6 +65,12 @@ def test_a_broken_file_costs_a_measurement_and_nothing_else(tmp_path, slow_flash
     assert len(slow_flash.asked) == 1
 
 
+def test_a_measurement_that_cannot_be_stored_is_used(tmp_path, slow_flash, caplog):
+    (tmp_path / "file").touch()
+    assert measured(SMALL, "f16", 2, tmp_path / "file") == slow_flash.found
+    assert "measured again" in caplog.text
+
+
 def test_another_library_is_measured_anew(tmp_path, slow_flash):
     measured(SMALL, "f16", 2, tmp_path)
     path = tmp_path / "attention.json"
@@ -97,9 +103,12 @@ def test_it_is_not_measured_where_it_cannot_matter(f32_model, plan, slow_flash):
     assert costs(header, plan, None, None) == slow_flash.found
 
 
-def test_a_measurement_that_fails_leaves_the_choice_to_the_library(f32_model, plan, monkeypatch):
+@pytest.mark.parametrize("error", [BackendUnavailable("gone"), OSError("no space left")])
+def test_a_measurement_that_fails_leaves_the_choice_to_the_library(
+    f32_model, plan, monkeypatch, error
+):
     def fail(heads, kv_type, threads):
-        raise BackendUnavailable("gone")
+        raise error
 
     monkeypatch.setattr(attention, "_measure", fail)
     assert costs(read_header(f32_model), plan, None, None) is None

@@ -52,6 +52,12 @@ def test_facts_come_from_the_model(f32_model: Path) -> None:
     model.close()
 
 
+def test_the_shape_has_the_widest_layer(tmp_path: Path) -> None:
+    widths = {"llama.feed_forward_length": [128, 128]}
+    with closing(LlamaModel.open(tiny_llama(tmp_path / "by-layer.gguf", extra=widths))) as model:
+        assert model.shape.feed_forward == 128
+
+
 def test_a_model_without_a_template_has_none(tmp_path: Path) -> None:
     loaded = open_model(ModelSpec(str(tiny_llama(tmp_path / "base.gguf", template=None))))
     assert loaded.templates == {}

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -90,19 +91,37 @@ def test_another_library_is_asked_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_an_accident_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "unlucky", [(True,), (False,), (True, False)], ids=["repacked", "plain", "both"]
+)
+def test_an_accident_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unlucky: tuple[bool, ...]
+) -> None:
     """Lack of time or memory: the slow mode for now, and another test next time."""
 
-    def unlucky(*, extra_buffers: bool, folder: Path) -> Outcome:
-        failure = "it died of SIGKILL" if extra_buffers else ""
-        return Outcome(failure, "AMX_INT8 = 1", is_proof=not extra_buffers)
+    def fake_try(*, extra_buffers: bool, folder: Path) -> Outcome:
+        if extra_buffers in unlucky:
+            return Outcome("it died of SIGKILL", "AMX_INT8 = 1", is_proof=False)
+        return Outcome("it died of SIGSEGV" if extra_buffers else "", "AMX_INT8 = 1")
 
-    monkeypatch.setattr(selftest, "_try", unlucky)
+    monkeypatch.setattr(selftest, "_try", fake_try)
     found = verdict(tmp_path)
     assert not found.extra_buffers_safe
+    assert "not completed" in str(explain(found))
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(selftest, "_try", lambda **_: Outcome("", "CPU"))
     assert verdict(tmp_path).extra_buffers_safe
+
+
+def test_a_verdict_that_cannot_be_stored_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(selftest, "_try", lambda **_: Outcome("", "CPU"))
+    assert verdict(tmp_path / "file").extra_buffers_safe
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    found = verdict(tmp_path / "file")
+    assert not found.extra_buffers_safe and "missing" in found.reason
 
 
 def test_a_crash_is_contained_and_the_slow_mode_chosen(tmp_path: Path) -> None:

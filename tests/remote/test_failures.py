@@ -220,6 +220,19 @@ def test_a_model_that_is_not_there_is_told_with_those_that_are() -> None:
     assert "'huge'" in error.message and "big, small" in error.hint
 
 
+@pytest.mark.parametrize(
+    ("body", "kind", "words"),
+    [
+        ({"error": {"message": "huge is not loaded."}}, RemoteModelMissing, "huge is not loaded."),
+        ({"detail": "Not Found"}, RemoteMalformed, "nothing there"),
+    ],
+)
+def test_a_404_of_a_server_without_a_list_of_models(body, kind, words) -> None:
+    with serving({CHAT: answer(body, 404)}, models=None) as fake:
+        error = error_of(remote(fake.url, model="huge", server="vllm"), ASK)
+    assert isinstance(error, kind) and words in error.message
+
+
 def test_several_models_and_no_choice() -> None:
     with serving(HELLO, models=(VLLM, {"id": "small"})) as fake:
         error = error_of(remote(fake.url), ASK)

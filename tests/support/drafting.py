@@ -94,18 +94,16 @@ def assert_only_verified(engine: Engine) -> None:
             assert held == sequence.tokens[: len(held)]
 
 
-def assert_texts_are_of_their_namespace(
-    engine: Engine, shared: Mapping[bytes, Seq[list[int]]]
-) -> None:
-    """Drafts from other texts use only texts of requests that the namespace may share."""
-    for namespace, past in engine._speculation._past._texts.items():
-        past.find([])  # This moves new texts into one of the halves.
-        said = [bytes(text) for text in shared[namespace]]
-        for half in past.halves:
-            assert not half.tokens or half.tokens[-1] == -1
-            for is_text, tokens in groupby(half.tokens, key=lambda token: token >= 0):
-                text = bytes(tokens) if is_text else b""
-                assert any(text in one for one in said)
+def assert_texts_are_shared(engine: Engine, shared: Seq[list[int]]) -> None:
+    """Drafts from other texts use only texts of requests that share theirs."""
+    past = engine._speculation._past
+    past.find([])  # This moves new texts into one of the halves.
+    said = [bytes(text) for text in shared]
+    for half in past.halves:
+        assert not half.tokens or half.tokens[-1] == -1
+        for is_text, tokens in groupby(half.tokens, key=lambda token: token >= 0):
+            text = bytes(tokens) if is_text else b""
+            assert any(text in one for one in said)
 
 
 def assert_namespaces_share_nothing(kv: KvManager) -> None:

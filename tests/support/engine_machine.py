@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from drafting import (
     assert_namespaces_share_nothing,
     assert_only_verified,
-    assert_texts_are_of_their_namespace,
+    assert_texts_are_shared,
 )
 from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
 from hearth.backends.engine.choices import ChoiceGroup
@@ -95,8 +95,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.idents = 0
         self.asked = {}
         self.answered = []
-        self.shared = {}
-        """By namespace: all tokens of requests that others may draft from."""
+        self.shared = []
+        """All tokens of each request that others may draft from."""
         self.engine = None
         self.now = 0.0
         self.drafts = 0
@@ -120,7 +120,7 @@ class EngineMachine(RuleBasedStateMachine):
         tokens = min(tokens, CONTEXT - len(prompt))
         asked = self.asked[self.idents] = Asked(self.runner, prompt, tokens, count)
         if reuse_prefix:
-            self.shared.setdefault(namespace, []).append([*prompt, *asked.expected])
+            self.shared.append([*prompt, *asked.expected])
         mode = "ngram" if self.idents % 2 else "draft"
         group = ChoiceGroup(asked.heard, count)
         work = [
@@ -289,7 +289,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.everything_agrees()
         assert not self.asked, "a sequence is left waiting"
         assert self.engine.stats().running == self.engine.stats().waiting == 0
-        assert_texts_are_of_their_namespace(self.engine, self.shared)
+        assert_texts_are_shared(self.engine, self.shared)
         self.engine.clear_cache(lambda stats: None)
         self.engine.run_once()
         stats = self.engine.stats()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -79,7 +80,7 @@ def tiny_llama(
     seed: int = 0,
     quant: Literal["Q8_0", "Q4_0"] | None = None,
     name: str = "tiny",
-    extra: dict[str, int | float | bool | str] | None = None,
+    extra: Mapping[str, int | float | bool | str | list[int]] | None = None,
     endian: gguf.GGUFEndian = gguf.GGUFEndian.LITTLE,
 ) -> Path:
     """Writes a random llama-architecture model and returns its path.
@@ -95,7 +96,7 @@ def tiny_llama(
         pre: how text is cut into words before they are tokenized, as llama.cpp calls it.
         seed: of the weights; the same seed writes the same bytes.
         quant: quantize the matrices with gguf-py instead of storing `dtype`.
-        extra: more metadata; bool, int (u32), float (f32) or str by value.
+        extra: more metadata; bool, int (u32), float (f32), str or array by value.
         endian: byte order of the file; llama.cpp only reads little-endian ones here.
     """
     writer = gguf.GGUFWriter(Path(path), "llama", endianess=endian)
@@ -148,13 +149,17 @@ def _add_tokenizer(
         writer.add_chat_template(template)
 
 
-def _add_extra(writer: gguf.GGUFWriter, key: str, value: int | float | bool | str) -> None:
+def _add_extra(
+    writer: gguf.GGUFWriter, key: str, value: int | float | bool | str | list[int]
+) -> None:
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):
         writer.add_uint32(key, value)
     elif isinstance(value, float):
         writer.add_float32(key, value)
+    elif isinstance(value, list):
+        writer.add_array(key, value)
     else:
         writer.add_string(key, value)
 
