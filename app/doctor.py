@@ -157,6 +157,9 @@ def _llamacpp(paths: Paths) -> Finding:
     if slower is None:
         text = f"llama-cpp-python {version} passed its self-test; {verdict.system_info}"
         return Finding("llama.cpp", "ok", text, data=data)
+    if not verdict.is_final:
+        cure = "Close programs that use much memory or processor time, and run the doctor again."
+        return Finding("llama.cpp", "warning", slower, cure, data)
     text = f"{slower} In the self-test: {verdict.reason}. The build: {verdict.system_info}"
     return Finding("llama.cpp", "fault", text, selftest.cure(verdict.system_info), data)
 

@@ -105,6 +105,16 @@ def test_a_library_that_crashes_is_a_fault_with_its_cause_and_cure(
     assert "Broken: llama.cpp." in result.err
 
 
+def test_a_self_test_that_could_not_be_completed_is_a_warning(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished = dataclasses.replace(CRASHES, reason="no answer within 60 s", is_final=False)
+    monkeypatch.setattr(selftest, "verdict", lambda cache_dir: unfinished)
+    found = findings(hearth("doctor", "--json"))["llama.cpp"]
+    assert found["state"] == "warning" and "no answer within 60 s" in found["text"]
+    assert "CFLAGS" not in found["cure"] and "again" in found["cure"]
+
+
 def test_a_missing_library_is_a_fault(
     hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
