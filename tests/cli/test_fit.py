@@ -163,6 +163,8 @@ def test_the_catalogue_without_a_network(hearth) -> None:
     assert all(found["uncertain_bytes"] > 0 and found["fits_on_disk"] for found in answer)
     one = hearth("--offline", "fit", "qwen3-4b:Q4_K_M")
     assert one.code == 0 and "give or take" in one.out and "Disk:" in one.out
+    none = hearth("--offline", "fit", "qwen3-4b:Q9")
+    assert none.code == 3 and "no Q9" in none.err and "Q4_K_M" in none.err
 
 
 def test_every_quant_of_a_repository(hearth, monkeypatch) -> None:
