@@ -67,9 +67,9 @@ class _Parameters(click.ParamType[float]):
     ) -> float:
         """The number that `value` means."""
         text = str(value).strip().upper()
-        factor = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:], 1.0)
+        factor = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:])
         try:
-            number = float(text.rstrip("KMBT")) * factor
+            number = float(text) if factor is None else float(text[:-1]) * factor
         except ValueError:
             number = 0.0
         if not 0 < number < 1e16:

@@ -113,6 +113,7 @@ def test_the_cost_of_a_token(hearth) -> None:
         ((), "MODEL"),
         (("--layers", "2"), "heads"),
         (("--params", "many"), "parameters"),
+        (("--params", "7MB"), "'7MB' is no number of parameters"),
         (("--params", "7B", "--precision", "half"), "half"),
         (("--params", "7B", "--memory", "much"), "GiB"),
         (("tiny", "--layers", "2", "--params", "7B"), "--layers, --params"),
