@@ -155,6 +155,9 @@ def evaluate(
         raise click.UsageError("--output, --requantize and --yes go with --methods.")
     if methods is not None and (len(models) > 1 or reference is not None):
         raise click.UsageError("--methods takes one MODEL, which is its own reference.")
+    names = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    if methods is not None and not names:
+        raise click.UsageError("--methods names no method: give some, such as Q4_K_M,Q8_0.")
     if svg is not None and methods is None and reference is None:
         raise click.UsageError("--svg draws KL divergences, which need --reference or --methods.")
     if svg is not None and not svg.absolute().parent.is_dir():
@@ -167,7 +170,6 @@ def evaluate(
         work = _Evaluation(state, conditions, leaving)
         wishes = []
         if methods is not None:
-            names = [name.strip() for name in methods.split(",") if name.strip()]
             wishes = work.plan(chosen[0], names, output, requantize=requantize, replace=yes)
         if base is not None:
             work.measure_reference(base, "served" if logits == "served" else "dequantized")
