@@ -93,7 +93,7 @@ async def create_response(http: HttpRequest) -> Response:
     if exchange.given.get("stream", False):
         dialect = sse.Dialect(reply.failure)
         return await exchange.stream(reply.parts(events), dialect)
-    await exchange.attend(reply.complete(events))
+    await exchange.collect(events, reply.add)
     return JSONResponse(reply.response())
 
 
@@ -337,12 +337,11 @@ class _Reply:
             **answers.notices(self.answer.notices),
         }
 
-    async def complete(self, events: GenerationEvents) -> None:
-        """Consume all events."""
-        async with aclosing(events):
-            async for self.answer, event in events:
-                for _ in self._take(event):
-                    pass
+    def add(self, answer: Answer, event: Event) -> None:
+        """Take the next event of a complete response."""
+        self.answer = answer
+        for _ in self._take(event):
+            pass
 
     async def parts(self, events: GenerationEvents) -> sse.Parts:
         async with aclosing(events):
