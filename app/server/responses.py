@@ -227,17 +227,19 @@ def _turns(
     """
     messages: list[Message] = []
     places: list[tuple[int, str, int]] = []
-    thoughts = ""
+    thoughts, thoughts_at = "", 0
     open_turn = False
     for at, item in enumerate(items):
-        before_item = len(messages)
         kind = item.get("type", "message")
         if thoughts and (
             kind == "function_call_output" or item.get("role", "assistant") != "assistant"
         ):
+            places.append((len(messages), "", thoughts_at))
             messages.append(Message("assistant", reasoning=thoughts))
             thoughts = ""
+        before_item = len(messages)
         if kind == "reasoning":
+            thoughts_at = thoughts_at if thoughts else at
             thoughts = "\n".join(filter(None, (thoughts, *texts_of(item.get("content", ())))))
             open_turn = False
         elif kind == "function_call":
@@ -262,6 +264,7 @@ def _turns(
             thoughts, open_turn = "", role == "assistant"
         places += [(number, "", at) for number in range(before_item, len(messages))]
     if thoughts or not messages:
+        places.append((len(messages), "", thoughts_at))
         messages.append(Message("assistant", reasoning=thoughts))
     return messages, places
 

@@ -442,6 +442,17 @@ def test_what_the_host_refuses_has_the_number_that_the_client_gave_it(endpoint, 
     assert reply.error["message"].startswith("tools[1].function.parameters has")
 
 
+@pytest.mark.parametrize(
+    ("items", "message", "item"),
+    [([USER, THOUGHT], 1, 1), ([USER, THOUGHT, USER], 1, 1), ([USER, THOUGHT, USER], 2, 2)],
+)
+def test_reasoning_alone_has_the_number_of_its_item(endpoint, items, message, item) -> None:
+    param = f"messages[{message}].content"
+    failed = {"code": "invalid_parameter", "message": "Too odd.", "data": {"param": param}}
+    reply = endpoint([{"error": failed}]).post("/v1/responses", {"input": items})
+    assert_error(reply, 400, f"input[{item}].content")
+
+
 def test_a_token_that_the_model_lacks_is_named_as_it_was_sent(endpoint) -> None:
     failed = {
         "code": "invalid_parameter",
