@@ -66,6 +66,7 @@ CHAT = [
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": {"type": "regex", "regexp": "x"}}, "response_format.regexp"),
     ({"guided_json": "no JSON"}, "guided_json"),
+    ({"guided_json": '{"type": "obj'}, "guided_json"),
     ({"guided_json": {}, "guided_regex": "x"}, "guided_regex"),
     ({"structured_outputs": {"regex": "x", "choice": ["a"]}}, "structured_outputs.choice"),
     ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"),
