@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +18,10 @@ import click
 from hearth.app import settings_keys as keys
 from hearth.app.cli.evaluate_report import SESSIONS, add_ratios, print_report
 from hearth.app.cli.options import complete_model, json_option, setting_options, typed_settings
-from hearth.app.cli.output import error_json, run_shown
+from hearth.app.cli.output import run_shown
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
-from hearth.backends.errors import HearthError
+from hearth.backends.errors import HearthError, to_info
 
 if TYPE_CHECKING:
     from hearth.app.chosen import Chosen
@@ -380,7 +380,7 @@ class _Evaluation:
                 raise
             except HearthError as error:
                 self._state.output.error(error)
-                facts["error"] = error_json(error)
+                facts["error"] = asdict(to_info(error))
             rows.append(facts)
         add_ratios(rows)
         reference = self._reference
