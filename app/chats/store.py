@@ -110,6 +110,14 @@ class ChatStore:
             )
             return [_thread_of(row) for row in rows]
 
+    def newest(self) -> Thread | None:
+        """The unarchived thread that changed last, pinned or not; None if there is none."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                f"{_THREADS} WHERE NOT archived ORDER BY changed_at DESC, number DESC LIMIT 1"
+            ).fetchone()
+            return None if row is None else _thread_of(row)
+
     def create(
         self,
         *,

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 from hearth.app.answer import Answer
-from hearth.app.cli.output import error_json
 from hearth.app.cli.state import State
 from hearth.app.cli.typed import on_interrupt
 from hearth.app.format import argument, right_by_position
@@ -18,7 +17,7 @@ from hearth.backends.contract.events import Timings, Token
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
-from hearth.backends.errors import NoChatTemplate, from_info
+from hearth.backends.errors import NoChatTemplate
 
 
 def ask(
@@ -133,5 +132,5 @@ def answer_json(answer: Answer, info: ModelInfo, seed: int | None) -> dict[str, 
         "notices": [*info.notices, *answer.notices],
         "logprobs": [asdict(token) for part in answer.last.parts for token in part.logprobs]
         or None,
-        "error": None if answer.error is None else error_json(from_info(answer.error)),
+        "error": None if answer.error is None else asdict(answer.error),
     }

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +18,10 @@ import click
 from hearth.app import settings_keys as keys
 from hearth.app.cli.evaluate_report import SESSIONS, add_ratios, print_report
 from hearth.app.cli.options import complete_model, json_option, setting_options, typed_settings
-from hearth.app.cli.output import error_json, run_shown
+from hearth.app.cli.output import run_shown
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
-from hearth.backends.errors import HearthError
+from hearth.backends.errors import HearthError, to_info
 
 if TYPE_CHECKING:
     from hearth.app.chosen import Chosen
@@ -155,6 +155,9 @@ def evaluate(
         raise click.UsageError("--output, --requantize and --yes go with --methods.")
     if methods is not None and (len(models) > 1 or reference is not None):
         raise click.UsageError("--methods takes one MODEL, which is its own reference.")
+    names = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    if methods is not None and not names:
+        raise click.UsageError("--methods names no method: give some, such as Q4_K_M,Q8_0.")
     if svg is not None and methods is None and reference is None:
         raise click.UsageError("--svg draws KL divergences, which need --reference or --methods.")
     if svg is not None and not svg.absolute().parent.is_dir():
@@ -167,7 +170,6 @@ def evaluate(
         work = _Evaluation(state, conditions, leaving)
         wishes = []
         if methods is not None:
-            names = [name.strip() for name in methods.split(",") if name.strip()]
             wishes = work.plan(chosen[0], names, output, requantize=requantize, replace=yes)
         if base is not None:
             work.measure_reference(base, "served" if logits == "served" else "dequantized")
@@ -378,7 +380,7 @@ class _Evaluation:
                 raise
             except HearthError as error:
                 self._state.output.error(error)
-                facts["error"] = error_json(error)
+                facts["error"] = asdict(to_info(error))
             rows.append(facts)
         add_ratios(rows)
         reference = self._reference

@@ -15,6 +15,7 @@ from hearth.app import settings_keys as keys
 from hearth.app.cli.options import complete_model, json_option, setting_options, typed_settings
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
+from hearth.app.nearest import nearest
 
 if TYPE_CHECKING:
     from hearth.app.library.catalogue import Entry
@@ -66,9 +67,9 @@ class _Parameters(click.ParamType[float]):
     ) -> float:
         """The number that `value` means."""
         text = str(value).strip().upper()
-        factor = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:], 1.0)
+        factor = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:])
         try:
-            number = float(text.rstrip("KMBT")) * factor
+            number = float(text) if factor is None else float(text[:-1]) * factor
         except ValueError:
             number = 0.0
         if not 0 < number < 1e16:
@@ -337,6 +338,7 @@ def _local(state: State, model: str, flags: Layer, room: Room) -> Verdict:
 def _remote(
     state: State, model: str, entry: Entry | None, flags: Layer, room: Room
 ) -> Iterator[Verdict]:
+    from hearth.app.library.errors import ChoiceNotFound
     from hearth.app.library.fit import facts_of, fit_of_download
     from hearth.app.library.hub import Hub
     from hearth.app.library.hub_files import find_choice, offer, parse_reference
@@ -345,6 +347,14 @@ def _remote(
     reference = parse_reference(model if entry is None else f"{entry.repo}{colon}{quant}")
     settings = state.settings.with_flags(flags).for_model(base).load
     if entry is not None and state.settings.offline:
+        if quant and quant.lower() not in map(str.lower, entry.sizes):
+            raise ChoiceNotFound(
+                f"The catalogue has no {quant} of {entry.name}.",
+                f"It has {', '.join(entry.sizes)}. Without --offline, the Hub is asked for others.",
+                name=quant,
+                nearest=nearest(quant, [*entry.sizes], most=3),
+                names=[*entry.sizes],
+            )
         for name, size in entry.sizes.items():
             if not quant or name.lower() == quant.lower():
                 facts = facts_of(size, entry)

@@ -241,13 +241,3 @@ def run_pausable(
                 f"Paused at {share:.0%}{of_phase}; run the same command again to resume.",
                 share=share,
             ) from stopped
-
-
-def error_json(error: HearthError) -> dict[str, Any]:
-    """The object for `error` in JSON output."""
-    return {
-        "code": error.code,
-        "message": error.message,
-        "hint": error.hint,
-        "data": dict(error.data),
-    }

@@ -77,7 +77,7 @@ class Repl:
         self._next: dict[str, Any] = {"model": "", "system": "", "settings": {}}
         """Values for the next new chat."""
         if resume:
-            self._resume(chats.threads(limit=1))
+            self._resume(chats.newest())
         if model or self._session is None:
             self._change_model(model)
         else:
@@ -153,12 +153,12 @@ class Repl:
         self._load(name)
         self._change(model=name if model else "")
 
-    def _resume(self, threads: list[Thread]) -> None:
-        if not threads:
+    def _resume(self, thread: Thread | None) -> None:
+        if thread is None:
             self._output.note("There is no chat yet to continue; this is a new one.")
             return
-        self._session = self._do(self._sessions.open(threads[0].id))
-        title = threads[0].title or "(no title)"
+        self._session = self._do(self._sessions.open(thread.id))
+        title = thread.title or "(no title)"
         self._output.note(f'Continuing "{title}" ({len(self._session.messages)} messages).')
 
     def _turn(self, text: str) -> None:
@@ -242,7 +242,7 @@ class Repl:
                 self._output.note(f"  {place:2}  {thread.title or '(no title)'}")
             self._output.note("/chats N opens one." if threads else "There are no chats yet.")
         elif number.isdecimal() and 1 <= int(number) <= len(threads):
-            self._resume(threads[int(number) - 1 :])
+            self._resume(threads[int(number) - 1])
             self._load(self._values["model"])
         else:
             raise InvalidParameter("chat", f'There is no chat "{number}".', "/chats lists them.")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import click
 
-from hearth.app.cli.output import Output, error_json
+from hearth.app.cli.output import Output
 from hearth.app.exit_codes import ExitCode
 from hearth.app.paths import find_paths, private_folder
-from hearth.backends.errors import HearthError, InternalError
+from hearth.backends.errors import HearthError, InternalError, to_info
 from hearth.backends.machine.logs import open_log
 
 _ISSUES = "If it happens again, please report it with that file."
@@ -38,7 +39,7 @@ def report(error: BaseException, *, as_json: bool) -> int:
     if os.environ.get("HEARTH_DEBUG") and not isinstance(error, click.ClickException):
         output.note("".join(traceback.format_exception(error)).rstrip())
     if as_json:
-        output.json({"error": error_json(known)})
+        output.json({"error": asdict(to_info(known))})
     else:
         output.error(known)
     return known.exit_code

@@ -54,8 +54,11 @@ def show(
         raise click.UsageError(f"--template and {other}: leave out one of them, or add --json.")
     resolved = state.library.resolve(model)
     if resolved.remote is not None:
-        if verify:
-            raise click.UsageError(f"{resolved.name} runs elsewhere: its weights are not here.")
+        given = {"--template": template, "--tensors": tensors, "--verify": verify}
+        if flags := [flag for flag, is_given in given.items() if is_given]:
+            raise click.UsageError(
+                f"{', '.join(flags)}: {resolved.name} runs elsewhere, so its files are not here."
+            )
         _show_remote(state, resolved.remote, as_json=as_json)
         return ExitCode.OK
     facts = describe(resolved, tensors=tensors)

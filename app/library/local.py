@@ -37,6 +37,8 @@ from hearth.backends.remote.server import RemoteServer
 BUNDLED = ("guide", "guide-draft")
 _DRAFT = "guide-draft"
 """The draft model of guide, which is found by name but not listed."""
+LATEST: Final = ":latest"
+"""Ollama's tag of models without another tag; names may end with it, and do in Ollama's lists."""
 _WILDCARD: Final = re.compile(r"[*?\[]")
 MODEL_SUFFIXES = (SUFFIX, WEIGHTS, *PICKLE_SUFFIXES)
 
@@ -298,32 +300,38 @@ class ModelNames:
 
         Names are compared ignoring case, and tried in this order: the models' own names, exact
         aliases, further names (of the file, or those that another program uses) and repositories on
-        the Hub (`org/name` or `org/name:QUANT`), aliases with wildcards.
+        the Hub (`org/name` or `org/name:QUANT`), aliases with wildcards. Each is tried with
+        `LATEST` at the end of `name`, if it is there, and then without.
 
         Raises:
             ModelNotFound: more than one model has that further name or repository; `names` in
                 `data` lists them.
         """
-        typed = name.lower()
-        model = self.own(typed)
-        if model is None and (target := self._aliases.exact(typed)):
-            model = self._named(target)
-        model = model or self._other(typed, name)
-        for target in self._aliases.wildcards(typed) if model is None else ():
-            if (model := self._named(target)) is not None:
-                break
-        return model
+        forms = dict.fromkeys((name, name.removesuffix(LATEST)))
+        for find in (self.own, self._by_alias, self._other, self._by_wildcard):
+            for form in forms:
+                if (model := find(form)) is not None:
+                    return model
+        return None
+
+    def _by_alias(self, name: str) -> FoundModel | None:
+        target = self._aliases.exact(name.lower())
+        return self._named(target) if target else None
+
+    def _by_wildcard(self, name: str) -> FoundModel | None:
+        targets = map(self._named, self._aliases.wildcards(name.lower()))
+        return next(filter(None, targets), None)
 
     def _named(self, target: str) -> FoundModel | None:
-        typed = target.lower()
-        return self.own(typed) or self._other(typed, target)
+        return self.own(target) or self._other(target)
 
     def own(self, name: str) -> FoundModel | None:
         """The model whose own name is `name`; None if there is none."""
         typed = name.lower()
         return self._by_name.get(typed) or self._by_name.get(typed.removesuffix(SUFFIX))
 
-    def _other(self, typed: str, name: str) -> FoundModel | None:
+    def _other(self, name: str) -> FoundModel | None:
+        typed = name.lower()
         for same in (
             self._by_other_name.get(typed.removesuffix(SUFFIX), ()),
             self._of_repository(typed),

@@ -18,7 +18,7 @@ from hearth.app.library.catalogue import load_catalogue
 from hearth.app.library.errors import ModelInUse
 from hearth.app.library.hub import Download, Hub
 from hearth.app.library.index import LibraryIndex
-from hearth.app.library.local import FoundModel
+from hearth.app.library.local import LATEST, FoundModel
 from hearth.app.library.menu import Menu, make_menu, reference_of, room_for
 from hearth.app.library.removal import Removal, plan_removal, remove
 from hearth.app.settings import Settings
@@ -161,7 +161,7 @@ class ModelManager:
 
     def _look_up(self, name: str) -> Download | None:
         """The files to download for `name`; None if all are in the cache. Connects to the Hub."""
-        reference, entry = reference_of(name, load_catalogue())
+        reference, entry = reference_of(name.removesuffix(LATEST), load_catalogue())
         repository = self._hub.repository(reference.repo_id, reference.revision)
         room = room_for(self._hub_cache, self._cache)
         menu = make_menu(repository, self._settings, room, self._hub_cache, entry)

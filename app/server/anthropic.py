@@ -146,8 +146,10 @@ def _messages(given: Json, default_system: str) -> tuple[tuple[Message, ...], li
     first message.
     """
     system = given.get("system")
+    if system is None and all(item["role"] != "system" for item in given["messages"]):
+        system = default_system
     messages, places = [], []
-    texts = texts_of(default_system if system is None else system)
+    texts = texts_of(system)
     if any(texts):
         messages.append(Message.of_parts("system", texts, keep_s=_keep_s(system)))
         places.append("system")

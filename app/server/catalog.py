@@ -19,8 +19,6 @@ from hearth.app.library.local import FoundModel, Library, LocalModel, describe
 from hearth.app.library.model_files import files_of
 from hearth.backends.errors import InvalidParameter, ModelNotFound
 
-LATEST: Final = ":latest"
-"""Ollama's tag of models without another tag; names may end with it, and do in Ollama's lists."""
 _HINT: Final = "GET /v1/models lists the names."
 
 
@@ -69,7 +67,7 @@ class Catalog:
         return [one for one in models if one.name.encode(errors="ignore").decode() == one.name]
 
     async def find(self, name: object) -> Chosen:
-        """The model called `name`, which may end with `LATEST`, as found by `ModelNames.find`.
+        """The model called `name`, as found by `ModelNames.find`.
 
         Raises:
             InvalidParameter: `name` is missing or not a string.
@@ -80,7 +78,7 @@ class Catalog:
         if not isinstance(name, str) or not name:
             raise InvalidParameter("model", "model must be the name of a model.", _HINT)
         try:
-            model = await self.index.find(name.removesuffix(LATEST))
+            model = await self.index.find(name)
         except ModelNotFound as error:
             raise ModelNotFound(error.message, error.hint, **error.data, param="model") from error
         if model is None:

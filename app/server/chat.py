@@ -52,7 +52,7 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     given = exchange.given
     exchange.names.update(_names(given))
     stream = is_streamed(given)
-    request = _request(exchange)
+    request = read_request(exchange)
     backend = await exchange.backend()
     events = await exchange.events([request], source=backend)
     if stream:
@@ -76,7 +76,13 @@ def _names(given: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def _request(exchange: Exchange) -> Request:
+def read_request(exchange: Exchange) -> Request:
+    """The request that a body with `messages` describes.
+
+    Raises:
+        InvalidParameter: a value is out of range.
+        ConflictingParameters: two fields cannot be combined.
+    """
     given = exchange.given
     logprobs = logprobs_of(given)
     messages = read_messages(given["messages"], exchange.chosen.use.system)

@@ -22,6 +22,7 @@ from hearth.app.tasks import all_of
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import (
     Channel,
+    Event,
     Finished,
     Token,
     TokenLogprob,
@@ -303,7 +304,13 @@ async def generate_batch(http: HttpRequest) -> Response:
     requests = _generations(exchange, exchange.given["prompts"])
     events = await exchange.events(requests, 1 if _optimization(exchange) == "none" else 0)
     results: list[Json] = [{} for _ in requests]
-    finished = await exchange.attend(_collect(events, results, exchange, began))
+
+    def add(answer: Answer, event: Event) -> None:
+        if isinstance(event, Finished):  # Latencies are measured from the request's arrival.
+            place = {"index": answer.position, "text": answer.content}
+            results[answer.position] = place | _result(answer, exchange, began)
+
+    finished = await exchange.collect(events, add)
     total_s = time.perf_counter() - began
     used = total_usage(finished)
     return JSONResponse(
@@ -341,20 +348,6 @@ def _result(answer: Answer, exchange: Exchange, began: float) -> Json:
         "latency_ms": 1000 * (time.perf_counter() - began),
         "optimization_used": _optimization(exchange),
     }
-
-
-async def _collect(
-    events: GenerationEvents, results: list[Json], exchange: Exchange, began: float
-) -> list[Answer]:
-    """Fill `results` as prompts finish; latencies are measured from the request's arrival."""
-    finished = []
-    async with aclosing(events):
-        async for answer, event in events:
-            if isinstance(event, Finished):
-                finished.append(answer)
-                place = {"index": answer.position, "text": answer.content}
-                results[answer.position] = place | _result(answer, exchange, began)
-    return finished
 
 
 async def _parts(events: GenerationEvents, exchange: Exchange, began: float) -> sse.Parts:

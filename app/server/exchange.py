@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import (
     AsyncGenerator,
+    Callable,
     Coroutine,
     Iterator,
     Mapping,
@@ -226,9 +227,15 @@ class Exchange:
             recorder.prompt(result.prompt_tokens)
             return result
 
-    async def collect(self, events: GenerationEvents) -> list[Answer]:
-        """The complete answers, in the order of their requests. Raises `ClientGone`."""
-        answers = await self.attend(_collect(events))
+    async def collect(
+        self, events: GenerationEvents, each: Callable[[Answer, Event], None] | None = None
+    ) -> list[Answer]:
+        """The complete answers, in the order of their requests. Raises `ClientGone`.
+
+        Args:
+            each: called with each event after it was added to its answer.
+        """
+        answers = await self.attend(_collect(events, each))
         self.http.state.notices = all_notices(answers)
         return answers
 
@@ -309,10 +316,13 @@ async def _several(
             await cancel(*pumps)
 
 
-async def _collect(events: GenerationEvents) -> list[Answer]:
-    """The complete answers, in the order of their requests."""
+async def _collect(
+    events: GenerationEvents, each: Callable[[Answer, Event], None] | None
+) -> list[Answer]:
     answers: dict[int, Answer] = {}
     async with aclosing(events):
-        async for answer, _ in events:
+        async for answer, event in events:
             answers[answer.position] = answer
+            if each is not None:
+                each(answer, event)
     return [answers[position] for position in sorted(answers)]

@@ -40,13 +40,14 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket bound to the first address of `host`, IPv4 before IPv6; port 0 picks a free one.
 
     Raises:
-        CannotListen: this machine has no such address, or the port is in use or needs privileges.
+        CannotListen: this machine has no such address, or `host` is no host name; the port is in
+            use or needs privileges.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = min(addresses, key=lambda one: one[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         reason, cure = _explanation(error, port)
         raise CannotListen(
             f"Hearth cannot listen on {_authority(host, port)}: {reason}.", cure
@@ -182,8 +183,11 @@ def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _explanation(error: OSError, port: int) -> tuple[str, str]:
+def _explanation(error: OSError | UnicodeError, port: int) -> tuple[str, str]:
     """The reason of `error`, and what to do about it."""
+    cure = "Leave --host (setting serve_host) at 127.0.0.1, or give an address of this machine."
+    if isinstance(error, UnicodeError):
+        return "it is not a valid host name", cure
     if error.errno == errno.EADDRINUSE:
         other = port + 1 if port < 65535 else port - 1
         return (
@@ -191,7 +195,6 @@ def _explanation(error: OSError, port: int) -> tuple[str, str]:
             "If that is another hearth serve, use it; otherwise choose another port with"
             f" --port {other} or the setting serve_port.",
         )
-    cure = "Leave --host (setting serve_host) at 127.0.0.1, or give an address of this machine."
     if error.errno == errno.EACCES:
         cure = (
             "Ports below 1024 need privileges: choose another with --port 4242 or the setting"

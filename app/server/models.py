@@ -58,7 +58,10 @@ _OF_LOADED: Final = {
     "capabilities": "capabilities",
     "notices": "notices",
 }
-"""Properties known only of a loaded model, and the fields of `ModelInfo` they come from."""
+"""Properties of a loaded model, and the fields of `ModelInfo` they come from.
+
+Before it is loaded, only those that the settings fix are known.
+"""
 
 
 async def list_models(http: Request) -> Response:
@@ -166,7 +169,11 @@ async def get_model_info(http: Request) -> Response:
         known = {name: getattr(info, name) for name in _OF_FILES}
         return JSONResponse({**named, **known, **loaded, "error": None})
     facts = await services.catalog.facts(chosen.found)
-    unknown = dict.fromkeys(_OF_LOADED) | {"backend": chosen.spec.backend, "notices": []}
+    unknown = dict.fromkeys(_OF_LOADED) | {
+        "backend": chosen.spec.backend,
+        "max_sequence_length": chosen.use.load.context,
+        "notices": [],
+    }
     error = {"error": facts.error or None}
     return JSONResponse({**named, **_of_files(facts), **unknown, **error})
 

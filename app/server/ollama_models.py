@@ -23,10 +23,10 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.chosen import Chosen
 from hearth.app.format import count
-from hearth.app.library.local import FoundModel, LocalModel
+from hearth.app.library.local import LATEST, FoundModel, LocalModel
 from hearth.app.library.manager import ModelManager, PullProgress
 from hearth.app.server import answers, sse
-from hearth.app.server.catalog import LATEST, file_states
+from hearth.app.server.catalog import file_states
 from hearth.app.server.endpoint import Handler
 from hearth.app.server.errors import Forbidden, NotOffered
 from hearth.app.server.exchange import read_body
@@ -331,7 +331,7 @@ async def pull(http: HttpRequest) -> Response:
     services = services_of(http)
     given, reading = await read_body(http, PULL)
     notices = answers.notices(reading.notices)
-    name = given["model"].removesuffix(LATEST)
+    name = given["model"]
     for prefix in _HUB_PREFIXES:
         name = name.removeprefix(prefix)
     progress = _pulled(services, name)
@@ -395,7 +395,7 @@ async def delete(http: HttpRequest) -> Response:
     given, reading = await read_body(http, DELETE)
     manager = _manager(services)
     loaded = [worker.path for worker in (await services.host_stats()).workers]
-    await manager.delete(given["model"].removesuffix(LATEST), loaded)
+    await manager.delete(given["model"], loaded)
     return JSONResponse(_SUCCESS | answers.notices(reading.notices))
 
 
@@ -408,8 +408,7 @@ async def copy(http: HttpRequest) -> Response:
     """
     services = services_of(http)
     given, reading = await read_body(http, COPY)
-    names = (given[name].removesuffix(LATEST) for name in ("source", "destination"))
-    await _manager(services).copy(*names)
+    await _manager(services).copy(given["source"], given["destination"].removesuffix(LATEST))
     return JSONResponse(_SUCCESS | answers.notices(reading.notices))
 
 

@@ -13,7 +13,6 @@ from starlette.requests import HTTPConnection
 
 from hearth.app.chosen import Chosen
 from hearth.app.server.body import client_of
-from hearth.app.server.schema import shown
 from hearth.app.server.tables.chat import HIGHEST_EFFORT
 from hearth.app.settings import ModelUse
 from hearth.backends.contract.requests import Constraint, Request
@@ -22,7 +21,6 @@ from hearth.backends.engine.validate import validate
 from hearth.backends.errors import (
     ConflictingParameters,
     HearthError,
-    InvalidParameter,
     UnsupportedParameter,
     from_info,
     to_info,
@@ -169,8 +167,7 @@ def _constraints(given: Mapping[str, Any]) -> Iterator[tuple[str, Constraint]]:
     for place, value in outputs.items():
         match _GUIDED.get(place, place.rpartition(".")[2]):
             case "json":
-                schema = parsed_schema(value, place) if isinstance(value, str) else value
-                yield place, json_constraint(schema)
+                yield place, json_constraint(value)
             case "json_object":
                 if value:
                     yield place, Constraint("json")
@@ -206,21 +203,6 @@ def _schema_of(wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def json_constraint(schema: Mapping[str, Any] | None) -> Constraint:
     """JSON that follows `schema`; None: any JSON object."""
     return Constraint("json") if schema is None else Constraint("json_schema", json.dumps(schema))
-
-
-def parsed_schema(text: str, place: str) -> Mapping[str, Any]:
-    """The JSON schema in `text`. Raises `InvalidParameter` if it is not a JSON object."""
-    try:
-        schema = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidParameter(
-            place, f"{place} is not valid JSON: {error}.", "Send a JSON schema."
-        ) from error
-    if not isinstance(schema, dict):
-        raise InvalidParameter(
-            place, f"{place} must be a JSON schema, which is an object, not {shown(schema)}."
-        )
-    return schema
 
 
 def renamed(error: HearthError, names: Mapping[str, str]) -> HearthError:

@@ -37,6 +37,8 @@ from hearth.backends.errors import ConflictingParameters, HearthError
 Json = dict[str, Any]
 Named = Iterator[tuple[str, Json]]
 """Events: (name, fields)."""
+FunctionNames = Mapping[str, tuple[str, str]]
+"""(namespace, name) of each function in a namespace, by the name that the model sees."""
 
 _NAMES: Final = {
     "messages": "input",
@@ -54,32 +56,6 @@ _FAILURES: Final = ("context_length_exceeded", "rate_limit_exceeded")
 """Codes of failed responses that clients act on; all others become `server_error`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _FunctionNames:
-    """Maps the names of functions in namespaces to the names that the model sees.
-
-    The model sees the function's own name if it is unambiguous, else the name with the namespace
-    as a prefix.
-
-    Attributes:
-        given: (namespace, name) by the model's name, for functions in namespaces.
-    """
-
-    given: Mapping[str, tuple[str, str]]
-
-    def of_model(self, namespace: str, name: str) -> str:
-        """The model's name of a function that the client calls `name` in `namespace`."""
-        full = (namespace, name)
-        return next((ours for ours, theirs in self.given.items() if theirs == full), name)
-
-    def of_client(self, name: str) -> Json:
-        """The `name` and, if it has one, the `namespace` of a call."""
-        if name not in self.given:
-            return {"name": name}
-        namespace, theirs = self.given[name]
-        return {"name": theirs, "namespace": namespace}
-
-
 async def create_response(http: HttpRequest) -> Response:
     """Answer one request, whole or as a stream of events.
 
@@ -93,11 +69,11 @@ async def create_response(http: HttpRequest) -> Response:
     if exchange.given.get("stream", False):
         dialect = sse.Dialect(reply.failure)
         return await exchange.stream(reply.parts(events), dialect)
-    await exchange.attend(reply.complete(events))
+    await exchange.collect(events, reply.add)
     return JSONResponse(reply.response())
 
 
-def _read_request(exchange: Exchange) -> tuple[Request, _FunctionNames]:
+def _read_request(exchange: Exchange) -> tuple[Request, FunctionNames]:
     """The request that the body describes, and the names of its functions.
 
     Raises:
@@ -149,10 +125,11 @@ def _constraint(wanted: Json | None) -> Constraint | None:
 
 def _unpacked(
     tools: Sequence[Json], place: Callable[[str, int], str]
-) -> tuple[dict[str, Json], _FunctionNames]:
+) -> tuple[dict[str, Json], FunctionNames]:
     """Every function by its place in the body, including those of namespaces.
 
-    The functions have the names that the model sees.
+    The functions have the names that the model sees: a function's own name if it is unambiguous,
+    else the name with the namespace as a prefix.
     """
     functions: dict[str, Json] = {}
     of_namespaces: list[tuple[str, str, Json]] = []
@@ -171,7 +148,7 @@ def _unpacked(
         ours = name if uses[name] == 1 else f"{space}__{name}"
         given[ours] = (space, name)
         functions[where] = {**function, "name": ours}
-    return functions, _FunctionNames(given)
+    return functions, given
 
 
 def _tool_fields(given: Json, tools: Iterable[Json]) -> Json:
@@ -195,7 +172,7 @@ def _nested(flat: Json) -> dict[str, Any]:
 
 
 def _messages(
-    given: Json, default_system: str, names: _FunctionNames
+    given: Json, default_system: str, names: FunctionNames
 ) -> tuple[tuple[Message, ...], dict[str, str]]:
     """The conversation, and the client's names of its messages and their tool calls."""
     items = given["input"]
@@ -214,7 +191,7 @@ def _messages(
 
 
 def _turns(
-    items: Sequence[Json], names: _FunctionNames
+    items: Sequence[Json], names: FunctionNames
 ) -> tuple[list[Message], list[tuple[int, str, int]]]:
     """One message per turn.
 
@@ -225,23 +202,27 @@ def _turns(
         The messages; and for each message and each tool call, the index of the message, the path of
         the call in it (empty for the message itself), and the index of the item.
     """
+    of_model = {theirs: ours for ours, theirs in names.items()}
     messages: list[Message] = []
     places: list[tuple[int, str, int]] = []
-    thoughts = ""
+    thoughts, thoughts_at = "", 0
     open_turn = False
     for at, item in enumerate(items):
-        before_item = len(messages)
         kind = item.get("type", "message")
         if thoughts and (
             kind == "function_call_output" or item.get("role", "assistant") != "assistant"
         ):
+            places.append((len(messages), "", thoughts_at))
             messages.append(Message("assistant", reasoning=thoughts))
             thoughts = ""
+        before_item = len(messages)
         if kind == "reasoning":
+            thoughts_at = thoughts_at if thoughts else at
             thoughts = "\n".join(filter(None, (thoughts, *texts_of(item.get("content", ())))))
             open_turn = False
         elif kind == "function_call":
-            name = names.of_model(item.get("namespace", ""), item["name"])
+            name: str = item["name"]
+            name = of_model.get((item.get("namespace", ""), name), name)
             call = ToolCall(item["call_id"], name, item["arguments"])
             if open_turn:
                 before = messages[-1]
@@ -262,11 +243,20 @@ def _turns(
             thoughts, open_turn = "", role == "assistant"
         places += [(number, "", at) for number in range(before_item, len(messages))]
     if thoughts or not messages:
+        places.append((len(messages), "", thoughts_at))
         messages.append(Message("assistant", reasoning=thoughts))
     return messages, places
 
 
-def _frame(exchange: Exchange, request: Request, names: _FunctionNames) -> Json:
+def _client_name(name: str, names: FunctionNames) -> Json:
+    """The `name`, and the `namespace` if any, of the function that the model calls `name`."""
+    if name not in names:
+        return {"name": name}
+    namespace, theirs = names[name]
+    return {"name": theirs, "namespace": namespace}
+
+
+def _frame(exchange: Exchange, request: Request, names: FunctionNames) -> Json:
     """The fields of a response that repeat its request."""
     given = exchange.given
     wanted = given.get("text", {}).get("format", {"type": "text"})
@@ -289,7 +279,7 @@ def _frame(exchange: Exchange, request: Request, names: _FunctionNames) -> Json:
         "tools": [
             {
                 "type": "function",
-                **names.of_client(tool.name),
+                **_client_name(tool.name, names),
                 "description": tool.description,
                 "parameters": tool.parameters,
                 "strict": tool.strict,
@@ -312,7 +302,7 @@ class _Reply:
     """
 
     frame: Json
-    names: _FunctionNames
+    names: FunctionNames
     status: str = "in_progress"
     answer: Answer = field(default_factory=Answer)
     error: Json | None = None
@@ -337,12 +327,11 @@ class _Reply:
             **answers.notices(self.answer.notices),
         }
 
-    async def complete(self, events: GenerationEvents) -> None:
-        """Consume all events."""
-        async with aclosing(events):
-            async for self.answer, event in events:
-                for _ in self._take(event):
-                    pass
+    def add(self, answer: Answer, event: Event) -> None:
+        """Take the next event of a complete response."""
+        self.answer = answer
+        for _ in self._take(event):
+            pass
 
     async def parts(self, events: GenerationEvents) -> sse.Parts:
         async with aclosing(events):
@@ -421,7 +410,7 @@ class _Reply:
 
     def _begin(self, part: Part) -> Named:
         if part.kind == "call":
-            named = self.names.of_client(part.name)
+            named = _client_name(part.name, self.names)
             kind, prefix = "function_call", "fc"
             fields: Json = {"call_id": part.id, **named, "arguments": ""}
         elif part.kind == "reasoning":

@@ -6,6 +6,7 @@ accepted.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -220,17 +221,21 @@ class Text(Schema):
 
 @dataclass(frozen=True, slots=True)
 class JsonText(Schema):
-    """A string with a JSON object, such as the arguments of a tool call.
+    """A string with a JSON object.
 
-    An empty string means `{}`, and the end may be missing, as in a call that was cut off.
+    Attributes:
+        whole: whether the object must be complete; it is then returned in place of the string. If
+            not, the string is like the arguments of a tool call: empty for `{}`, and the end is
+            missing if the call was cut off.
     """
 
     types = (str,)
-    words = "a string that contains a JSON object, whose end may be missing"
+    whole: bool = False
 
     def checked(self, value: Any, path: str, reading: Reading) -> Any:
+        text = value if self.whole or value.strip() else "{}"
         try:
-            content = read_json(value) if value.strip() else {}
+            content = json.loads(text) if self.whole else read_json(text)
         except (ValueError, RecursionError) as error:
             raise InvalidParameter(
                 path, f"{path} is not valid JSON: {error}.", "Send a JSON object, such as {}."
@@ -241,10 +246,15 @@ class JsonText(Schema):
                 f"{path} must be {self.words}, not {shown(content)}.",
                 "Send a JSON object, such as {}.",
             )
-        return value
+        return content if self.whole else value
 
     def json(self) -> Json:
         return {"type": "string", "format": "json-object"}
+
+    @property
+    def words(self) -> str:
+        words = "a string that contains a JSON object"
+        return words if self.whole else f"{words}, whose end may be missing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,8 @@ from typing import Any, Final
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from hearth.app.server.chat import read_request
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.messages import (
-    client_names,
-    continues_last,
-    read_messages,
-    read_tools,
-)
-from hearth.app.server.requests import build
 from hearth.app.server.tables.text import APPLY_TEMPLATE, DETOKENIZE, EMBEDDINGS, RERANK, TOKENIZE
 from hearth.app.tasks import all_of
 from hearth.backends.contract.events import Prompt
@@ -204,19 +198,5 @@ async def apply_template(http: HttpRequest) -> Response:
 
 
 async def _render(exchange: Exchange) -> Prompt:
-    given = exchange.given
-    messages = read_messages(given["messages"], exchange.chosen.use.system)
-    tools = read_tools(given)["tools"]
-    exchange.names.update(client_names(given, messages, tools, exchange.place))
-    request = build(
-        given,
-        exchange.chosen.use,
-        exchange.session,
-        None,
-        messages=messages,
-        tools=tools,
-        parallel_tool_calls=given.get("parallel_tool_calls", True),
-        template_values=given.get("chat_template_kwargs", {}),
-        continue_last=continues_last(given, messages),
-    )
+    request = read_request(exchange)
     return await (await exchange.backend()).render(request)

@@ -251,8 +251,10 @@ class ChatSession:
         """
         with self._changing():
             await to_thread(self._services.chats.delete_branch, self.thread.id, message)
-            await to_thread(forget_kv, self._services.paths, self.thread.id)
-            await self.refresh()
+            try:
+                await to_thread(forget_kv, self._services.paths, self.thread.id)
+            finally:
+                await self.refresh()
 
     async def clone(self, message: str | None = None) -> Thread:
         """Create another chat with the same past up to this message."""

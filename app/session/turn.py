@@ -22,7 +22,7 @@ from hearth.backends.contract.events import Event, Finished, Progress, Started, 
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.requests import Constraint, Request
-from hearth.backends.errors import HearthError, InternalError, NoChatTemplate
+from hearth.backends.errors import HearthError, InternalError
 
 if TYPE_CHECKING:
     from hearth.app.chats.store import ChatStore
@@ -38,15 +38,7 @@ _SAVE_EVERY_S: Final = 0.5
 def build(
     thread: Thread, messages: Sequence[ChatMessage], use: ModelUse, info: ModelInfo
 ) -> Request:
-    """The request to the model of `info` for an answer to `messages`.
-
-    Raises:
-        NoChatTemplate: the model cannot chat.
-    """
-    if not info.has_chat_template:
-        raise NoChatTemplate(
-            f"{info.name} has no chat template, so it cannot chat.", "Choose another model."
-        )
+    """The request to the model of `info` for an answer to `messages`."""
     system = thread.system or use.system
     head = (Message("system", system),) if system else ()
     return Request(

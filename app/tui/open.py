@@ -70,7 +70,8 @@ def open_app(
         leaving.callback(downloads.close)
         services = Services(paths, settings, library, chats, host, hub, downloads, reload, measure)
         leaving.enter_context(own_screen(own_folder(paths.log) / "app.log"))
-        thread = next((one.id for one in chats.threads(limit=1)), "") if resume else ""
+        newest = chats.newest() if resume else None
+        thread = "" if newest is None else newest.id
         return asyncio.run(_run(HearthApp(services, thread, model), host))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
+from hearth.app.chats.store import ChatStore
 from hearth.app.paths import find_paths
 
 TOO_LONG = {
@@ -173,9 +176,11 @@ def test_log_probabilities_are_refused_where_nothing_shows_them(hearth) -> None:
     assert "log probabilities" in result.err and result.host.requests == []
 
 
-def test_a_chat_is_kept_and_continued(hearth) -> None:
-    first = hearth("chat", stdin=say("one"))
+def test_the_chat_that_changed_last_is_continued(hearth) -> None:
+    first = hearth("chat", stdin=say("pinned", "/new", "one"))
     assert first.code == 0
+    with closing(ChatStore(find_paths().chats_file)) as chats:
+        chats.update(chats.threads()[1].id, pinned=True)
     result = hearth("chat", "--plain", "--continue", stdin=say("two"))
     assert contents(result.host.requests[0]) == ["one", "echo: one", "two"]
     assert 'Continuing "one"' in result.err

@@ -116,6 +116,8 @@ def test_one_model_that_cannot_be_measured_does_not_end_the_rest(hearth, packed,
     [
         (("guide", "guide", "--methods", "Q4_0"), "one MODEL"),
         (("guide", "--methods", "Q4_0", "--reference", "guide"), "one MODEL"),
+        (("guide", "--methods", " ,"), "names no method"),
+        (("guide", "--methods", ""), "names no method"),
         (("guide", "--requantize"), "go with --methods"),
         (("guide", "--methods", "Q4_X"), "Q4_X"),
         (("guide", "--methods", "magic:Q4_0"), 'no quantization method "magic"'),

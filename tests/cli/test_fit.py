@@ -113,6 +113,7 @@ def test_the_cost_of_a_token(hearth) -> None:
         ((), "MODEL"),
         (("--layers", "2"), "heads"),
         (("--params", "many"), "parameters"),
+        (("--params", "7MB"), "'7MB' is no number of parameters"),
         (("--params", "7B", "--precision", "half"), "half"),
         (("--params", "7B", "--memory", "much"), "GiB"),
         (("tiny", "--layers", "2", "--params", "7B"), "--layers, --params"),
@@ -163,6 +164,8 @@ def test_the_catalogue_without_a_network(hearth) -> None:
     assert all(found["uncertain_bytes"] > 0 and found["fits_on_disk"] for found in answer)
     one = hearth("--offline", "fit", "qwen3-4b:Q4_K_M")
     assert one.code == 0 and "give or take" in one.out and "Disk:" in one.out
+    none = hearth("--offline", "fit", "qwen3-4b:Q9")
+    assert none.code == 3 and "no Q9" in none.err and "Q4_K_M" in none.err
 
 
 def test_every_quant_of_a_repository(hearth, monkeypatch) -> None:

@@ -154,6 +154,8 @@ def test_while_its_model_is_loaded_it_answers_and_says_so(serving, tmp_path_fact
 def test_an_unknown_model_or_address_is_refused(hearth) -> None:
     assert hearth("serve", "nobody", "--port", "0").code == 3
     assert hearth("serve", "--host", "203.0.113.1", "--port", "0").code == 1
+    impossible = hearth("serve", "--host", "foo..bar", "--port", "0")
+    assert impossible.code == 1 and "cannot listen on foo..bar:0" in impossible.err
     assert hearth("serve", "--port", "70000").code == 2
 
 

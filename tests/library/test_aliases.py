@@ -12,6 +12,8 @@ MODELS = (
     FoundModel("guide", Path("guide.gguf"), "bundled"),
     FoundModel("claude-mine", Path("claude-mine.gguf"), "library"),
     FoundModel("small", Path("s/small.gguf"), "huggingface", repo="Org/Small-GGUF"),
+    FoundModel("mine", Path("mine.gguf"), "library"),
+    FoundModel("mine:latest", Path("o/mine.gguf"), "ollama", also=("mine",)),
     FoundModel("large", Path("l/large.gguf"), "ollama", also=("large:latest",)),
 )
 
@@ -25,6 +27,12 @@ MODELS = (
         ("claude-haiku", "small"),
         ("org/small-gguf", "small"),  # a further name, before the wildcards
         ("large:latest", "large"),
+        ("mine", "mine"),
+        ("mine:latest", "mine:latest"),  # its own name, before the one without the tag
+        ("guide:latest", "guide"),
+        ("claude-exact:latest", "guide"),
+        ("org/small-gguf:latest", "small"),
+        ("x7:latest", "small"),
         ("gpt-4o", "guide"),  # the first pattern names no model
         ("x7", "small"),
         ("x77", None),

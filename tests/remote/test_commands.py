@@ -70,6 +70,12 @@ def test_it_is_shown_as_its_server_tells(hearth) -> None:
     assert "model    big" in out and "server   vllm" in out and "context  32768" in out
 
 
+@pytest.mark.parametrize("flag", ["--template", "--tensors", "--verify"])
+def test_what_only_files_have_is_not_shown(hearth, flag) -> None:
+    code, out, err = hearth("http://127.0.0.1:9/v1", "show", "cluster", flag)
+    assert (code, out) == (2, "") and f"{flag}: cluster runs elsewhere" in err
+
+
 def test_offline_a_far_one_is_refused(hearth) -> None:
     code, _, err = hearth("http://10.0.0.5/v1", "run", "cluster", "hello", "--offline")
     assert code == 5 and "Hearth is offline (--offline)" in err

@@ -244,7 +244,15 @@ def test_a_stream_says_the_same_as_the_whole(endpoint, steps) -> None:
     ]
 
 
-def test_an_empty_system_prompt_is_none(endpoint) -> None:
+def test_the_settings_system_prompt_is_added_if_there_is_none(endpoint) -> None:
     made = endpoint(HI, flags={"system": "Be brief."})
-    ask(made, system="")
-    assert [message["role"] for message in made.asked["messages"]] == ["user"]
+
+    def sent(**more) -> list[str]:
+        ask(made, **more)
+        return [message["content"] for message in made.asked["messages"]]
+
+    hello = HELLO["messages"]
+    assert sent() == ["Be brief.", "hello"]
+    assert sent(system="") == ["hello"]
+    own = [{"role": "system", "content": "Be long."}, *hello]
+    assert sent(messages=own) == ["Be long.", "hello"]

@@ -194,6 +194,14 @@ def test_log_probabilities_of_tokens(endpoint) -> None:
     assert [item["content"][0]["token"] for item in found if item] == ["Hi", " there"]
 
 
+@pytest.mark.parametrize("schema", [{"type": "object"}, '{"type": "object"}'])
+def test_a_schema_may_be_in_a_string(endpoint, schema) -> None:
+    made = endpoint(HI, HI)
+    for fields in ({"guided_json": schema}, {"structured_outputs": {"json": schema}}):
+        assert made.chat(**fields).status == 200
+        assert made.asked["constraint"] == {"kind": "json_schema", "source": '{"type": "object"}'}
+
+
 def test_notices_are_said(endpoint) -> None:
     noticed = [{**START, "notices": ["The template drops the system prompt."]}, *HI[1:]]
     made = endpoint(noticed, noticed)

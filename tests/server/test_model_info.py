@@ -35,6 +35,10 @@ def test_a_model_that_is_not_loaded_is_read_and_not_loaded(endpoint, tiny_model)
     assert made.host.specs == []
 
 
+def test_a_context_of_the_settings_is_known_before_the_model_is_loaded(endpoint) -> None:
+    assert endpoint(flags={"context": 256}).get(URL).json["max_sequence_length"] == 256
+
+
 def test_both_forms_have_the_same_keys(endpoint, tiny_model) -> None:
     loaded = endpoint(workers=[worker(tiny_model)]).get(URL).json
     assert list(loaded) == list(endpoint().get(URL).json)

@@ -139,6 +139,21 @@ def test_notices_of_prompts_that_are_not_run_are_returned(endpoint, path, body) 
     assert reply.headers["hearth-notices"] == "elsewhere has no effect.; Of the template."
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [USER]}),
+        ("/v1/responses", {"input": "hello"}),
+        ("/v1/generate/batch", {"prompts": ["Once"]}),
+    ],
+)
+def test_notices_of_answers_are_in_the_body_and_the_header(endpoint, path, body) -> None:
+    started = {"prompt_tokens": 7, "notices": ["Of the template."]}
+    reply = endpoint([started, {"text": "Hi"}, {"finish": "stop"}]).post(path, body)
+    assert reply.json["notices"] == ["Of the template."]
+    assert reply.headers["hearth-notices"] == "Of the template."
+
+
 @pytest.mark.parametrize("path", ["/tokenize", "/apply-template"])
 def test_prompts_ask_for_one_call_at_a_time_as_answers_do(endpoint, path) -> None:
     made = endpoint()

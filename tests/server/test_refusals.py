@@ -66,6 +66,7 @@ CHAT = [
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     ({"response_format": {"type": "regex", "regexp": "x"}}, "response_format.regexp"),
     ({"guided_json": "no JSON"}, "guided_json"),
+    ({"guided_json": '{"type": "obj'}, "guided_json"),
     ({"guided_json": {}, "guided_regex": "x"}, "guided_regex"),
     ({"structured_outputs": {"regex": "x", "choice": ["a"]}}, "structured_outputs.choice"),
     ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"),
@@ -440,6 +441,17 @@ def test_what_the_host_refuses_has_the_number_that_the_client_gave_it(endpoint, 
     reply = made.chat(tools=functions(SEARCH, GOOD, {"name": "f"}), stream=stream)
     assert_error(reply, 400, "tools[1].function.parameters")
     assert reply.error["message"].startswith("tools[1].function.parameters has")
+
+
+@pytest.mark.parametrize(
+    ("items", "message", "item"),
+    [([USER, THOUGHT], 1, 1), ([USER, THOUGHT, USER], 1, 1), ([USER, THOUGHT, USER], 2, 2)],
+)
+def test_reasoning_alone_has_the_number_of_its_item(endpoint, items, message, item) -> None:
+    param = f"messages[{message}].content"
+    failed = {"code": "invalid_parameter", "message": "Too odd.", "data": {"param": param}}
+    reply = endpoint([{"error": failed}]).post("/v1/responses", {"input": items})
+    assert_error(reply, 400, f"input[{item}].content")
 
 
 def test_a_token_that_the_model_lacks_is_named_as_it_was_sent(endpoint) -> None:

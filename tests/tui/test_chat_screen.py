@@ -294,6 +294,23 @@ async def test_rename_and_delete(services: Services) -> None:
 
 
 @in_loop
+async def test_a_deleted_chat_leaves_the_list_if_its_keys_and_values_stay(
+    services: Services,
+) -> None:
+    async with opened(services) as (app, pilot):
+        await ask(pilot, "first")
+        (chat,) = services.chats.threads()
+        on_disk = services.paths.kv_cache / "a model" / owner_of(chat.id)
+        on_disk.parent.mkdir(parents=True)
+        on_disk.write_text("a file where a folder should be")
+        await say(pilot, "/delete")
+        await until(pilot, lambda: len(app.screen_stack) > 1)
+        await pilot.press("y")
+        await until_shown(pilot, "hearth cache --clear")
+        assert not services.chats.threads() and not app.screen.query_one(ThreadList).options
+
+
+@in_loop
 async def test_settings_by_slash_commands(services: Services, host: ScriptedHost) -> None:
     async with opened(services, (140, 30)) as (_, pilot):
         values = ("/set seed auto", "/set temperature 0")

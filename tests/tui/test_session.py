@@ -9,11 +9,13 @@ import pytest
 
 from async_tests import in_loop
 from hearth.app.chats.errors import ChatNotFound, ChatsDiskFull, NotAnswered
+from hearth.app.paths import FolderUnusable
 from hearth.app.session.events import Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession, Sessions
 from hearth.app.tui.services import Services
 from hearth.app.tui.shown import shown_of
 from hearth.backends.contract.requests import Request
+from hearth.backends.engine.kv.disk_files import owner_of
 from hearth.backends.errors import Busy, PromptTooLong, SettingsError, WorkerDied
 from scripted import Script, ScriptedHost
 
@@ -140,6 +142,21 @@ async def test_edit_regenerate_and_siblings(services: Services, host: ScriptedHo
     assert not session.is_busy, "an edited answer is not answered"
     await session.delete_branch(session.messages[1].id)
     assert "As I say." not in [text for _, text in texts(session)]
+
+
+@in_loop
+async def test_deleted_messages_disappear_if_keys_and_values_cannot_be_deleted(
+    services: Services,
+) -> None:
+    session = await Sessions(services).create()
+    await asked(session, "first")
+    on_disk = services.paths.kv_cache / "a model" / owner_of(session.thread.id)
+    on_disk.parent.mkdir(parents=True)
+    on_disk.write_text("a file where a folder should be")
+    with pytest.raises(FolderUnusable):
+        await session.delete_branch(session.messages[1].id)
+    assert texts(session) == [("user", "first")]
+    await asked(session, "second")
 
 
 @in_loop

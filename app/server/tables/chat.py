@@ -221,7 +221,7 @@ def _format(name: str, *fields: Parameter) -> Table:
 _REGEX: Final = Text(1, 512, form="rust-regex")
 _CHOICES: Final = ListOf(Text(1, 1024), 256, 1)
 _GRAMMAR: Final = Text(1, 1 << 16)
-_SCHEMA: Final = AnyOf((AnyObject(), JsonText()))
+_SCHEMA: Final = AnyOf((AnyObject(), JsonText(whole=True)))
 """A JSON schema, as an object or in a string."""
 RESPONSE_FORMAT: Final = Tagged(
     "type",

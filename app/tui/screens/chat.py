@@ -20,6 +20,7 @@ from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.tree import Thread
 from hearth.app.format import size
 from hearth.app.guide_pages import page_for
+from hearth.app.paths import FolderUnusable
 from hearth.app.session.events import Changed, Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession
 from hearth.app.slash_commands import Command, changed_setting, is_command, parse
@@ -901,7 +902,11 @@ class ChatScreen(HearthScreen):
                 if await self._delete_confirmed(f"Delete “{title}”?", "It cannot be recovered."):
                     if session is self.session:
                         await self.leave()
-                    await self.sessions.delete(thread)
+                    try:
+                        await self.sessions.delete(thread)
+                    except FolderUnusable:  # The chat is deleted, its keys and values are not.
+                        await self.refresh_list()
+                        raise
         await self.refresh_list()
 
     async def _export(self, thread: str, argument: str) -> None:
