@@ -13,6 +13,7 @@ from textual import events
 from textual.widgets import Input
 
 from async_tests import in_loop
+from hearth.app import guide_pages
 from hearth.app.chats.errors import ChatsDiskFull
 from hearth.app.format import size
 from hearth.app.tui import attachments
@@ -633,9 +634,12 @@ async def test_quit_and_reopen(services: Services, host: ScriptedHost) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 @in_loop
-async def test_it_looks_as_it_should(services: Services, host: ScriptedHost, width: int) -> None:
+async def test_it_looks_as_it_should(
+    services: Services, host: ScriptedHost, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
     from screens import check_snapshot
 
+    monkeypatch.setattr(guide_pages, "page_location", str)  # Not a path of this machine.
     host.scripts["guide"] = Script(
         "A list:\n\n- one\n- two\n\n```python\nprint('three')\n```\n", reasoning="Let me think."
     )
