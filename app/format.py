@@ -21,7 +21,8 @@ _UNITS |= {letter: 1024**power for power, letter in enumerate("kmgt", 1)}
 """Bytes per unit, by lower-case name. SI's kB, MB, GB, TB are powers of 1000. IEC's KiB, MiB, GiB,
 TiB are powers of 1024, and so are K, M, G, T alone, as in `ls -h` and `docker run --memory`."""
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+_SIZE = re.compile(r"(\d{1,1000}(?:\.\d{1,1000})?)\s*([a-z]*)", re.ASCII)
+"""Python's `int` reads at most 4,300 digits."""
 
 
 def parse_size(text: str) -> int | None:
