@@ -159,6 +159,8 @@ class LibraryScreen(HearthScreen):
         self._worth: dict[str, Entry] = {}
         self._found: dict[str, HubModel] = {}
         self._items: dict[str, DownloadItem] = {}
+        self._queue_error = ""
+        """Why the queue of downloads cannot be read, as shown last."""
         self._fits: dict[str, Fit] = {}
         """Keyed by name for catalogue entries, and by path for installed models."""
         self._drafts: dict[str, list[str]] = {}
@@ -187,7 +189,7 @@ class LibraryScreen(HearthScreen):
         yield Static("", id="about", markup=False)
 
     def on_mount(self) -> None:
-        self._timer = self.while_shown(_TICK_S, self._show_downloads)
+        self.while_shown(_TICK_S, self._show_downloads)
         self._show_downloads()
         self._list("here").list.focus()
 
@@ -340,11 +342,13 @@ class LibraryScreen(HearthScreen):
             await self._find_fits(*lacking)
 
     def _read_queue(self) -> dict[str, DownloadItem]:
+        before, self._queue_error = self._queue_error, ""
         try:
             return {item.id: item for item in self.services.downloads.items()}
         except HearthError as error:
-            self.show_error(error)
-            self._timer.pause()
+            self._queue_error = str(error)
+            if self._queue_error != before:
+                self.show_error(error)
             return {}
 
     def _show_downloads(self) -> None:
