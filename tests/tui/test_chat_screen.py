@@ -17,6 +17,7 @@ from hearth.app import guide_pages
 from hearth.app.chats.errors import ChatsDiskFull
 from hearth.app.format import size
 from hearth.app.tui import attachments
+from hearth.app.tui.attachments import AttachmentRefused
 from hearth.app.tui.screens.dialogs import EditText
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
@@ -381,6 +382,30 @@ async def test_text_goes_to_its_chat_also_when_another_is_opened_while_files_are
         assert (hit.thread_id == second.id) != is_new and hit.thread_id != first.id
         assert chat.session is not None and chat.session.thread.id == first.id
         await until(pilot, lambda: not pilot.app.sessions.busy)
+
+
+@in_loop
+async def test_what_cannot_be_sent_is_a_draft_of_its_chat_also_when_another_is_opened(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = threading.Event()
+
+    def refuse(*_: object) -> attachments.Expanded:
+        may_go_on.wait()
+        raise AttachmentRefused("It is no text.", "Name another file.")
+
+    async with opened(services) as (_, pilot):
+        await ask(pilot, "first")
+        chat = chat_of(pilot)
+        monkeypatch.setattr(attachments, "expand", refuse)
+        await say(pilot, "late")
+        await until(pilot, lambda: chat.prompt.text == "")
+        await chat.leave()
+        may_go_on.set()
+        (thread,) = services.chats.threads()
+        await until(pilot, lambda: services.chats.draft(thread.id) == "late")
+        await until_shown(pilot, "It is no text.")
+        assert chat.prompt.text == "" and services.chats.draft() == ""
 
 
 @in_loop

@@ -27,7 +27,7 @@ from hearth.app.tui import attachments
 from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.typed_path import typed_path
-from hearth.app.tui.widgets.prompt_box import ChatCommands, PromptBox
+from hearth.app.tui.widgets.prompt_box import ChatCommands, PromptBox, with_draft
 from hearth.app.tui.widgets.status_line import StatusLine, settings_in_words
 from hearth.app.tui.widgets.thread_list import ThreadList
 from hearth.app.tui.widgets.transcript import Transcript
@@ -530,8 +530,26 @@ class ChatScreen(HearthScreen):
                 self.show_notice(attachments.not_found(expanded.unmatched))
 
         if not await self.succeeds(send()):
-            self.prompt.restore(text)
+            with self.errors_shown():
+                await self._restore(text, session, switches)
         await self.refresh_list()
+
+    async def _restore(self, text: str, session: ChatSession | None, switches: int) -> None:
+        """Put `text`, which could not be sent, back into the draft of its chat.
+
+        Args:
+            session, switches: the chat shown when it was sent, and `_switches` at that time.
+        """
+
+        def is_shown() -> bool:
+            return self.session is session or switches == self._switches
+
+        thread = session.thread.id if session is not None else ""
+        draft = "" if is_shown() else await self._read_draft(thread)
+        if is_shown():
+            self.prompt.restore(text)
+        else:
+            await self._keep_draft(with_draft(text, draft), thread)
 
     async def _send(self, session: ChatSession, text: str) -> None:
         """Send `text`. Raises `HearthError` if it did not become part of the chat."""
