@@ -747,7 +747,7 @@ class ChatScreen(HearthScreen):
         before = self.session
         if before is None or before.model != _GUIDE:
             await self.open((await self.sessions.create(model=_GUIDE)).thread.id)
-            back = " alt+down goes back to the other chat." if before is not None else ""
+            back = " alt+up and alt+down lead to the others." if before is not None else ""
             self.show_notice(f"guide answers in a chat of its own.{back}")
         await self._send(self.current, question or "What can Hearth do?")
         await self.refresh_list()
