@@ -582,6 +582,10 @@ async def test_prompt_view_and_copy(services: Services) -> None:
         await ask(pilot, "first")
         await say(pilot, "/copy")
         await until(pilot, lambda: app.clipboard == "It works.")
+        await chat_of(pilot).current.delete_branch(chat_of(pilot).current.messages[-1].id)
+        await say(pilot, "/copy")
+        await until_shown(pilot, "This chat has no answer yet.")
+        assert app.clipboard == "It works."
         await say(pilot, "/prompt")
         await until_shown(pilot, "<user>first")
         await pilot.press("escape")

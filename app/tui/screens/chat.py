@@ -691,8 +691,10 @@ class ChatScreen(HearthScreen):
                 texts = [text.strip() for text in argument.split("|") if text.strip()]
                 source = json.dumps(texts, ensure_ascii=False)
                 await self._constrain(f"Answers are one of {source}.", "choice", source)
-            case "retry" | "continue" | "copy" as action:
+            case "retry" | "continue" as action:
                 await self._do_with_message(self._last(), action)
+            case "copy":
+                await self._do_with_message(self._last_answer(), "copy")
             case "edit" as action:
                 await self._do_with_message(self._last("user"), action)
             case "stop":
@@ -864,6 +866,13 @@ class ChatScreen(HearthScreen):
             if role in ("", message.role):
                 return message.id
         raise _no_message()
+
+    def _last_answer(self) -> str:
+        """The id of the last answer that has text."""
+        for message in reversed(self.current.messages):
+            if message.role == "assistant" and message.content.strip():
+                return message.id
+        raise InvalidParameter("chat", "This chat has no answer yet.", "Ask something first.")
 
     async def _do_with_message(self, message: str, action: str) -> None:
         """Do `action` (see `MessageView.Action`, or /retry) with a message."""
