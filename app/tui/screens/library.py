@@ -381,8 +381,9 @@ class LibraryScreen(HearthScreen):
             model = self._here[key]
             fit = self._fits.get(str(model.path))
             text = _about_here(model, fit, self.size.width - 2)
-            if drafts := self._drafts.get(str(model.path)):
-                text = f"{text}\n{_about_drafts(drafts, self._draft_of(model))}"
+            drafts, used = self._drafts.get(str(model.path), []), self._draft_of(model)
+            if drafts or used:
+                text = f"{text}\n{_about_drafts(drafts, used)}"
             if key in self._made:
                 text = f"{self._made[key].words}\n{text}"
             if key in self._judged:
@@ -488,15 +489,20 @@ class LibraryScreen(HearthScreen):
             self.refresh_models()
 
     def _draft_of(self, model: LocalModel) -> str:
-        return str(self.services.settings.all(model.name)["draft"].value)
+        """What drafts for `model`, by its settings; empty if nothing does."""
+        setting = self.services.settings.all(model.name)["draft"]
+        return "" if model.url else str(setting.value)
 
     @work(group="here.act", exclusive=True)
     async def action_draft(self) -> None:
         """Use the first model or head that can draft for the model, or stop drafting."""
         model = self._here.get(self._chosen or "")
-        if model is None or not (drafts := self._drafts.get(str(model.path))):
+        if model is None:
             return
-        draft = None if self._draft_of(model) else drafts[0]
+        drafts, used = self._drafts.get(str(model.path), []), self._draft_of(model)
+        if not (drafts or used):
+            return
+        draft = None if used else drafts[0]
         services = self.services
         with self.errors_shown():
             await asyncio.to_thread(
