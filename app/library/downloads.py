@@ -300,6 +300,7 @@ class Downloads:
                 now = self._clock()
                 for entry in self._due(now):
                     entry.state, entry.error = "running", None
+                    entry.not_before, entry.is_ending = 0.0, False
                     entry.task = asyncio.create_task(self._work(entry))
                     self._save(wake=False)
                 for entry in self._entries:
@@ -340,7 +341,6 @@ class Downloads:
         """Run one download until it ends, fails or is stopped."""
         from hearth.app.library import download_job
 
-        entry.not_before, entry.is_ending = 0.0, False
         entry.rate = Rate(clock=self._clock)
         saved_at = self._clock()
         try:

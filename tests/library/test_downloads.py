@@ -156,6 +156,18 @@ async def test_a_paused_download_makes_room_and_can_be_resumed(tmp_path: Path) -
 
 
 @in_loop
+async def test_a_download_can_be_paused_before_its_first_step(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
+        adding = asyncio.create_task(desk.queue.add(a_download(1), "x"))
+        while desk.states != ["running"]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await desk.queue.pause(desk.queue.items()[0].id)
+        assert desk.states == ["paused"]
+        await adding
+
+
+@in_loop
 async def test_the_order_can_be_changed(tmp_path: Path) -> None:
     async with at_desk(tmp_path) as desk:
         idents = [await desk.queue.add(a_download(number), "x") for number in range(4)]
