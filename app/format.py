@@ -48,7 +48,7 @@ def format_size(size_bytes: int) -> str:
 def size(size_bytes: float) -> str:
     """A size in decimal units, such as "4.7 GB"."""
     for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:
+        if round(size_bytes, 0 if unit == "B" else 1) < 1000:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1000
     return f"{size_bytes:.1f} TB"
@@ -57,7 +57,7 @@ def size(size_bytes: float) -> str:
 def binary_size(size_bytes: float) -> str:
     """A size in binary units, such as "3.125 GiB", with up to three decimals."""
     for unit in ("B", "KiB", "MiB"):
-        if size_bytes < 1024:
+        if round(size_bytes, 0 if unit == "B" else 1) < 1024:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
     whole, _, rest = f"{size_bytes:.3f}".partition(".")
