@@ -135,6 +135,8 @@ class Key:
             text = repr(value) if isinstance(value, str) else str(value)
         except ValueError:  # Python writes no whole number of more digits, but reads hexadecimals.
             text = f"a number of over {sys.get_int_max_str_digits():,} digits"
+        except RecursionError:
+            text = "a list that is nested too deeply"
         shown = text if len(text) <= 60 else text[:57] + "..."
         return ValueError(f"expected {self.expects()}, not {shown}")
 
