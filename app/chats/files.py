@@ -71,7 +71,7 @@ def to_json(store: ChatStore, thread_id: str) -> dict[str, Any]:
 
 def _plain(message: ChatMessage) -> dict[str, Any]:
     fields = asdict(message)
-    del fields["siblings"], fields["hash"]
+    del fields["siblings"]
     fields["tool_calls"] = list(fields["tool_calls"])
     return fields
 
@@ -197,7 +197,7 @@ class _Reader:
         return [self._message(entry, f"messages[{at}]") for at, entry in enumerate(value)]
 
     def _message(self, value: Any, where: str) -> ChatMessage:
-        given = _object(value, where, _names(ChatMessage) - {"siblings", "hash"})
+        given = _object(value, where, _names(ChatMessage) - {"siblings"})
         parent, calls = given["parent"], given["tool_calls"]
         _require(isinstance(calls, list), f"{where}.tool_calls", "it must be a list.")
         return ChatMessage(

@@ -101,8 +101,6 @@ def test_json_comes_back_whole(store: ChatStore, thread: Thread, tmp_path: Path)
     assert shape(store, back.id) == shape(store, thread.id)
     ids = {message.id for message in store.tree(thread.id)[1]}
     assert ids.isdisjoint(message.id for message in store.tree(back.id)[1])
-    hashes = [message.hash for message in store.tree(thread.id)[1]]
-    assert [message.hash for message in store.tree(back.id)[1]] == hashes
     with ChatStore(tmp_path / "other.db") as other:
         there = import_json(other, data)
         assert shape(other, there.id) == shape(store, thread.id)
