@@ -12,7 +12,7 @@ from hearth.app.paths import Paths, find_paths
 from hearth.app.settings import ModelUse, Settings
 from hearth.app.settings_keys import LOADING
 from hearth.backends.contract.models import ModelSettings, ModelSpec, is_heads
-from hearth.backends.errors import ModelNotFound, SettingsError
+from hearth.backends.errors import CorruptFile, ModelNotFound, SettingsError, UnsupportedModel
 from hearth.backends.remote.errors import RemoteOffline
 
 
@@ -81,7 +81,11 @@ def _draft(use: ModelUse, settings: Settings) -> str:
                 "`hearth train-medusa MODEL --self` makes heads for a model.",
             )
         return str(path)
-    model = library_of(find_paths(), settings).resolve(name)
+    try:
+        model = library_of(find_paths(), settings).resolve(name)
+    except (ModelNotFound, UnsupportedModel, CorruptFile) as error:
+        error.message = f"The setting draft ({use.origins['draft']}): {error.message}"
+        raise
     if model.remote is not None:
         raise SettingsError(
             f"{use.origins['draft']}: {name} is on another machine, so it cannot draft here.",

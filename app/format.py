@@ -21,7 +21,8 @@ _UNITS |= {letter: 1024**power for power, letter in enumerate("kmgt", 1)}
 """Bytes per unit, by lower-case name. SI's kB, MB, GB, TB are powers of 1000. IEC's KiB, MiB, GiB,
 TiB are powers of 1024, and so are K, M, G, T alone, as in `ls -h` and `docker run --memory`."""
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+_SIZE = re.compile(r"(\d{1,1000}(?:\.\d{1,1000})?)\s*([a-z]*)", re.ASCII)
+"""Python's `int` reads at most 4,300 digits."""
 
 
 def parse_size(text: str) -> int | None:
@@ -47,7 +48,7 @@ def format_size(size_bytes: int) -> str:
 def size(size_bytes: float) -> str:
     """A size in decimal units, such as "4.7 GB"."""
     for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:
+        if round(size_bytes, 0 if unit == "B" else 1) < 1000:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1000
     return f"{size_bytes:.1f} TB"
@@ -56,7 +57,7 @@ def size(size_bytes: float) -> str:
 def binary_size(size_bytes: float) -> str:
     """A size in binary units, such as "3.125 GiB", with up to three decimals."""
     for unit in ("B", "KiB", "MiB"):
-        if size_bytes < 1024:
+        if round(size_bytes, 0 if unit == "B" else 1) < 1024:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1024
     whole, _, rest = f"{size_bytes:.3f}".partition(".")

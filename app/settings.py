@@ -226,7 +226,7 @@ def parse_settings(file: Path, text: str) -> Settings:
     """The settings of a `file` with the content `text`. Raises `SettingsError`."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # Long numbers and deep nesting included.
         raise _unusable(file, error) from error
     tables = {name: _table(file, name, data.get(name, {})) for name in _TABLES}
     for section in ("models", "remotes", "aliases"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,25 @@ def changed(text: str, section: Sequence[str], name: str, value: Any) -> str:
                     return text
                 table[part] = tomlkit.table()
             table = table[part]
+        table, key = _place_of(table, name)
         if value is None:
-            table.pop(name, None)
+            table.pop(key, None)
         else:
-            table[name] = value
+            table[key] = value
     except (TOMLKitError, TypeError, AttributeError) as error:
         where = ".".join((*section, name))
         raise SettingsError(
             f"{where} cannot be changed in the settings file: {error}.", "Change it by hand."
         ) from error
     return tomlkit.dumps(document)
+
+
+def _place_of(table: Any, name: str) -> tuple[Any, str]:
+    """The table and the key that hold `name`. A name with dots is nested tables unless quoted."""
+    head, _, rest = name.partition(".")
+    nested = table.get(head)
+    if name not in table and isinstance(nested, Mapping):
+        inner, key = _place_of(nested, rest)
+        if key in inner:
+            return inner, key
+    return table, name

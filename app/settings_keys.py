@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +122,7 @@ class Key:
         if checked is None or (self.choices and checked not in self.choices):
             raise self._unexpected(value)
         if isinstance(checked, int | float) and not (
-            math.isfinite(checked)
+            (isinstance(checked, int) or math.isfinite(checked))
             and (self.low is None or checked >= self.low)
             and (self.high is None or checked <= self.high)
             and (self.above is None or checked > self.above)
@@ -130,7 +131,12 @@ class Key:
         return checked
 
     def _unexpected(self, value: object) -> ValueError:
-        text = repr(value) if isinstance(value, str) else str(value)
+        try:
+            text = repr(value) if isinstance(value, str) else str(value)
+        except ValueError:  # Python writes no whole number of more digits, but reads hexadecimals.
+            text = f"a number of over {sys.get_int_max_str_digits():,} digits"
+        except RecursionError:
+            text = "a list that is nested too deeply"
         shown = text if len(text) <= 60 else text[:57] + "..."
         return ValueError(f"expected {self.expects()}, not {shown}")
 
@@ -158,7 +164,12 @@ def _check_int(value: object) -> int | None:
 
 
 def _check_float(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # A whole number beyond the range of float.
+        return None
 
 
 def _check_size(value: object) -> int | None:
@@ -194,12 +205,13 @@ def _check_biases(value: object) -> dict[int, float] | None:
     biases: dict[int, float] = {}
     for token, bias in value.items():
         number = _check_float(bias)
-        if number is None or not -100 <= number <= 100 or not str(token).isdecimal():
+        if number is None or not -100 <= number <= 100 or not _TOKEN.fullmatch(str(token)):
             return None
         biases[int(token)] = number
     return biases
 
 
+_TOKEN = re.compile(r"\d{1,10}")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
@@ -328,6 +340,7 @@ LOADING = (
         "int",
         "context length in tokens; auto: what was trained or fits",
         low=1,
+        high=_INT32_MAX,
         auto=True,
     ),
     Key("max_sessions", "int", "sequences that run at the same time", low=1, high=256),
@@ -411,7 +424,14 @@ LOADING = (
         above=0,
         high=1,
     ),
-    Key("gpu_layers", "int", "layers on the GPU; auto: all, where there is one", low=0, auto=True),
+    Key(
+        "gpu_layers",
+        "int",
+        "layers on the GPU; auto: all, where there is one",
+        low=0,
+        high=_INT32_MAX,
+        auto=True,
+    ),
     Key(
         "device",
         "text",
@@ -455,6 +475,7 @@ LOADING = (
         "int",
         "tokens that YaRN takes the model to be trained for; auto: as the model's file says",
         low=1,
+        high=_INT32_MAX,
         auto=True,
     ),
     Key(

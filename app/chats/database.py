@@ -358,6 +358,7 @@ LATEST: Final = len(MIGRATIONS)
 
 # Numbers increase from parent to child, and from sibling to sibling in the order of creation.
 # References are checked at the end of a transaction, so that subtrees can be deleted in any order.
+# `hash` is not used: it is NULL while a message is being written, and empty afterwards.
 _TABLES: Final = (
     """
     CREATE TABLE IF NOT EXISTS message (

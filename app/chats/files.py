@@ -31,8 +31,6 @@ LONGEST_CHAT: Final = 256 << 20
 LATEST_S: Final = 253_402_214_399
 """A day before the end of the year 9999 in UTC: a valid date in every time zone."""
 MOST_TOKENS: Final = 2**53
-_DEEPEST: Final = 32
-_LARGEST: Final = 2**64
 _HINT: Final = "Only what Hearth exported as JSON can be imported; nothing was kept of this."
 
 
@@ -73,7 +71,7 @@ def to_json(store: ChatStore, thread_id: str) -> dict[str, Any]:
 
 def _plain(message: ChatMessage) -> dict[str, Any]:
     fields = asdict(message)
-    del fields["siblings"], fields["hash"]
+    del fields["siblings"]
     fields["tool_calls"] = list(fields["tool_calls"])
     return fields
 
@@ -199,7 +197,7 @@ class _Reader:
         return [self._message(entry, f"messages[{at}]") for at, entry in enumerate(value)]
 
     def _message(self, value: Any, where: str) -> ChatMessage:
-        given = _object(value, where, _names(ChatMessage) - {"siblings", "hash"})
+        given = _object(value, where, _names(ChatMessage) - {"siblings"})
         parent, calls = given["parent"], given["tool_calls"]
         _require(isinstance(calls, list), f"{where}.tool_calls", "it must be a list.")
         return ChatMessage(
@@ -238,17 +236,15 @@ class _Reader:
 
     def _settings(self, value: Any) -> dict[str, Any]:
         where = "thread.settings"
-        if not isinstance(value, dict):
-            raise InvalidChat(where, "it must be an object.", _HINT)
-        _check_json(value, where, _DEEPEST)
-        self._text(json.dumps(value), where)
         # Imported here: the chat screen imports this module before the first paint.
         from hearth.app.presets import check_chat_settings
 
         try:
-            return check_chat_settings(value)
+            settings = check_chat_settings(value)
         except HearthError as error:
             raise InvalidChat(where, error.message, _HINT) from error
+        self._text(json.dumps(settings), where)
+        return settings
 
     def _text(self, value: Any, where: str) -> Any:
         _require(isinstance(value, str), where, "it must be a text.")
@@ -328,22 +324,3 @@ def _count(value: Any, where: str) -> Any:
 def _boolean(value: Any, where: str) -> Any:
     _require(isinstance(value, bool), where, "it must be true or false.")
     return value
-
-
-def _check_json(value: Any, where: str, depth: int) -> None:
-    """Raise `InvalidChat` if `value` is not a JSON value or is nested deeper than `depth`."""
-    _require(depth >= 0, where, f"it is nested deeper than {_DEEPEST}.")
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            _require(isinstance(name, str), where, "names must be texts.")
-            _check_json(inner, where, depth - 1)
-    elif isinstance(value, list):
-        for inner in value:
-            _check_json(inner, where, depth - 1)
-    elif isinstance(value, float):
-        _require(math.isfinite(value), where, "numbers must be finite.")
-    elif isinstance(value, int):
-        _require(abs(value) <= _LARGEST, where, "a number is out of range.")
-    else:
-        is_value = value is None or isinstance(value, str)
-        _require(is_value, where, f"{type(value).__name__} is not a JSON value.")

@@ -5,7 +5,6 @@ Every function runs within a transaction of the caller.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -24,7 +23,7 @@ from hearth.backends.contract.messages import Role, ToolCall
 ROLES: Final = get_args(Role)
 _COLUMNS: Final = (
     "id, parent, role, content, reasoning, tool_calls, created_at, state, finish_reason, error, "
-    "numbers, hash"
+    "numbers"
 )
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
@@ -90,7 +89,6 @@ def _message_of(row: Sequence[Any], siblings: tuple[str, ...]) -> ChatMessage:
         error=row[9],
         numbers=None if row[10] is None else Numbers(**json.loads(row[10])),
         siblings=siblings,
-        hash="" if row[11] is None else row[11].hex(),
     )
 
 
@@ -134,10 +132,9 @@ def insert(connection: sqlite3.Connection, message: ChatMessage, writer: str = "
     content, reasoning = clean(message.content), clean(message.reasoning)
     calls = _calls_json(message.tool_calls)
     ended = message.state != "streaming"
-    digest = _hash_of(connection, parent, role, content, reasoning, calls) if ended else None
     name = new_id()
     (number,) = connection.execute(
-        f"INSERT INTO message(number, {_COLUMNS}, writer) VALUES (1 + max("
+        f"INSERT INTO message(number, {_COLUMNS}, hash, writer) VALUES (1 + max("
         "(SELECT ifnull(max(number), 0) FROM message), "
         "(SELECT ifnull(max(message), 0) FROM deleted_words)), "
         "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
@@ -153,7 +150,7 @@ def insert(connection: sqlite3.Connection, message: ChatMessage, writer: str = "
             clean(message.finish_reason),
             clean(message.error),
             _numbers_json(message.numbers),
-            digest,
+            b"" if ended else None,
             writer,
         ),
     ).fetchone()
@@ -216,29 +213,28 @@ def save(
 
 
 def end(connection: sqlite3.Connection, answer: ChatMessage, writer: str) -> None:
-    """Store the end state of a saved answer, with its hash, and add it to the index."""
+    """Store the end state of a saved answer, and add it to the index."""
     numbers = answer.numbers
     row = connection.execute(
-        "SELECT number, parent, role, content, reasoning, tool_calls, numbers FROM message "
+        "SELECT number, content, numbers FROM message "
         "WHERE id = ? AND state = 'streaming' AND writer = ?",
         (answer.id, writer),
     ).fetchone()
     if row is None:
         raise _not_written(connection, answer.id)
-    number, parent, role, content, reasoning, calls, begun = row
+    number, content, begun = row
     if numbers is not None and not numbers.model and begun is not None:
         # The model was stored when the answer began.
         known = Numbers(**json.loads(begun))
         numbers = replace(numbers, model=known.model, quantization=known.quantization)
     connection.execute(
-        "UPDATE message SET state = ?, finish_reason = ?, error = ?, numbers = ?, hash = ?, "
-        "writer = '' WHERE number = ?",
+        "UPDATE message SET state = ?, finish_reason = ?, error = ?, numbers = ?, "
+        "hash = x'', writer = '' WHERE number = ?",
         (
             answer.state,
             clean(answer.finish_reason),
             clean(answer.error),
             _numbers_json(numbers) or begun,
-            _hash_of(connection, parent, role, content, reasoning, calls),
             number,
         ),
     )
@@ -332,25 +328,3 @@ def _calls_json(calls: Sequence[ToolCall]) -> str:
 def _numbers_json(numbers: Numbers | None) -> str | None:
     """A JSON object of the fields, or None."""
     return None if numbers is None else json.dumps(asdict(numbers))
-
-
-def _hash_of(
-    connection: sqlite3.Connection,
-    parent: str | None,
-    role: str,
-    content: str,
-    reasoning: str,
-    calls: str,
-) -> bytes:
-    """BLAKE2b (32 bytes) of a message and all messages before it, so that equal pasts have equal
-    hashes.
-
-    Args:
-        calls: as returned by `_calls_json`.
-    """
-    before = b""
-    if parent is not None:
-        query = "SELECT hash FROM message WHERE id = ?"
-        (before,) = connection.execute(query, (parent,)).fetchone()
-    said = json.dumps([role, content, reasoning, calls])
-    return hashlib.blake2b(before + said.encode("ascii"), digest_size=32).digest()

@@ -460,7 +460,6 @@ class ChatStore:
                 parent=message.parent,
                 created_at=message.created_at,
                 siblings=message.siblings,
-                hash=message.hash,
                 numbers=ending.answer.numbers or message.numbers,
             )
             if (ending := self._unsaved.endings.get(message.id)) and message.state == "streaming"

@@ -71,8 +71,6 @@ class ChatMessage:
     numbers: Numbers | None = None
     siblings: tuple[str, ...] = ()
     """All alternatives in the order of creation, including this message."""
-    hash: str = ""
-    """Hash in hexadecimal of this message and all before it; empty while it is being written."""
 
 
 class Outline:

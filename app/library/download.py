@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.download_part import (
     FreeBytes,
     PartFile,
-    Range,
     disk_full,
     kept_ranges,
     pieces,
@@ -206,13 +204,12 @@ class Downloader:
         """
         size_bytes = part.file.size_bytes
         self._report("downloading", part.file, part.there.total)
-        ranges = deque(pieces(part.there.missing(size_bytes), self._limits.range_bytes))
-        connections = min(self._limits.connections, len(ranges))
+        ranges = pieces(part.there.missing(size_bytes), self._limits.range_bytes)
         checking = asyncio.create_task(part.digest())
         try:
             try:
                 await all_of(
-                    lambda _: self._receive_all(part, ranges), range(connections), connections
+                    lambda span: self._receive(part, *span), ranges, self._limits.connections
                 )
             except NoRanges:
                 await self._receive(part, 0, size_bytes, whole=True)
@@ -222,10 +219,6 @@ class Downloader:
         finally:
             checking.cancel()
             await asyncio.gather(checking, return_exceptions=True)
-
-    async def _receive_all(self, part: PartFile, ranges: deque[Range]) -> None:
-        while ranges:
-            await self._receive(part, *ranges.popleft())
 
     async def _receive(self, part: PartFile, start: int, end: int, *, whole: bool = False) -> None:
         """Fetch the bytes from `start` to before `end`, over as many connections as necessary.

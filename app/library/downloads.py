@@ -275,13 +275,24 @@ class Downloads:
         self._entries.insert(max(place, 0), entry)
         await self._saved()
 
-    async def run(self) -> None:
+    async def run(self, notify: Callable[[HearthError], None]) -> None:
         """Run the downloads of the queue until cancelled.
 
         Then running downloads are stopped and stay in the queue. While another process is the
-        keeper, wait until it ends.
+        keeper, wait until it ends. While the queue cannot be read or written, try again.
+
+        Args:
+            notify: called once with each error that prevents the queue from being opened.
         """
-        while not self._try_to_keep():  # noqa: ASYNC110 - another process frees the lock
+        notified = ""
+        while True:
+            try:
+                if self._try_to_keep():
+                    break
+            except HearthError as error:
+                if str(error) != notified:
+                    notified = str(error)
+                    notify(error)
             await asyncio.sleep(_TAKE_OVER_S)
         try:
             while True:
@@ -289,6 +300,7 @@ class Downloads:
                 now = self._clock()
                 for entry in self._due(now):
                     entry.state, entry.error = "running", None
+                    entry.not_before, entry.is_ending = 0.0, False
                     entry.task = asyncio.create_task(self._work(entry))
                     self._save(wake=False)
                 for entry in self._entries:
@@ -329,7 +341,6 @@ class Downloads:
         """Run one download until it ends, fails or is stopped."""
         from hearth.app.library import download_job
 
-        entry.not_before, entry.is_ending = 0.0, False
         entry.rate = Rate(clock=self._clock)
         saved_at = self._clock()
         try:

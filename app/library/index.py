@@ -189,14 +189,17 @@ class LibraryIndex:
                     self._is_scanning = False
                     return
             began_s = time.monotonic()
+            scan: _Scan | Exception
             try:
                 catalogue_repos()  # Read in this thread, once.
-                names = self.library.names(self._first)
+                scan = _Scan(self.library.names(self._first), time.monotonic())
             except Exception as error:  # noqa: BLE001 - it is raised where the scan is awaited
-                asked.set_exception(error)
+                scan = error
+            ended_s = time.monotonic()
+            # Before the result: who gets it may request the next scan at once.
+            self._not_before_s = ended_s + self._rest(ended_s - began_s)
+            if isinstance(scan, _Scan):
+                self._last = scan
+                asked.set_result(scan)
             else:
-                self._last = _Scan(names, time.monotonic())
-                asked.set_result(self._last)
-            finally:
-                ended_s = time.monotonic()
-                self._not_before_s = ended_s + self._rest(ended_s - began_s)
+                asked.set_exception(scan)

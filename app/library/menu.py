@@ -31,6 +31,7 @@ from hearth.app.library.hub_files import (
     parse_reference,
 )
 from hearth.app.machine import this_machine
+from hearth.app.paths import find_paths
 from hearth.app.settings import Settings
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import ModelNotFound
@@ -109,12 +110,15 @@ def make_menu(
         RefusedRepository: it offers no model.
         SettingsError, InvalidParameter: the settings cannot be used.
     """
+    from hearth.app.library.package_model import SMOLLM2
+
     load = _load(settings, repository.repo_id)
+    is_here = repository.repo_id == SMOLLM2.repo and SMOLLM2.is_here(find_paths().models)
     cache = RepositoryCache(hub_cache, repository.repo_id)
     offered = offer(repository)
     fits = {}
     for choice in offered.choices:
-        lacking = [file for file in choice.files if not cache.blob(file.etag).exists()]
+        lacking = [file for file in choice.files if not (is_here or cache.blob(file.etag).exists())]
         fit = fit_of_download(facts_of(choice.size_bytes, entry, repository), load, room)
         fits[choice.name] = replace(fit, download_bytes=sum(file.size_bytes for file in lacking))
     recommended = best_choice(offered.choices, lambda choice: fits[choice.name].is_usable).name

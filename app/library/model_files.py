@@ -155,13 +155,18 @@ def model_paths(root: Path) -> list[Path]:
             seen += 1
             if seen > MAX_ENTRIES:
                 return sorted(paths)
-            if entry.name.lower().endswith(SUFFIX) and is_file(entry):
-                part = SHARD.search(entry.name)
-                if part is None or int(part[1]) == 1:
-                    paths.append(Path(entry.path))
+            if is_model_file(entry):
+                paths.append(Path(entry.path))
             elif depth < MAX_DEPTH and not entry.name.startswith(".") and _is_folder(entry):
                 pending.append((Path(entry.path), depth + 1, is_part))
     return sorted(paths)
+
+
+def is_model_file(entry: os.DirEntry[str]) -> bool:
+    """Whether `entry` is a GGUF file; of a split model, only the first part is."""
+    part = SHARD.search(entry.name)
+    is_first = part is None or int(part[1]) == 1
+    return is_first and entry.name.lower().endswith(SUFFIX) and is_file(entry)
 
 
 def entries(folder: Path) -> Sequence[os.DirEntry[str]]:

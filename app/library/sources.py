@@ -24,11 +24,10 @@ from typing import Literal
 
 from hearth.app.library.cache_layout import hub_cache, shared_hub_cache
 from hearth.app.library.model_files import (
-    SHARD,
     SUFFIX,
     entries,
     identity,
-    is_file,
+    is_model_file,
     model_paths,
     read_start,
     stem,
@@ -228,12 +227,9 @@ def _llama_cpp(folder: Path) -> Iterator[FoundModel]:
         if len(parts := entry.name.removesuffix(".json").split("=")) == 4 and parts[0] == "manifest"
     }
     for entry in inside:
+        if not is_model_file(entry):
+            continue
         path = Path(entry.path)
-        part = SHARD.search(entry.name)
-        if not entry.name.lower().endswith(SUFFIX) or (part is not None and int(part[1]) != 1):
-            continue
-        if not is_file(entry):
-            continue
         prefix = max((p for p in repos if entry.name.startswith(p)), key=len, default="")
         name = stem(path).removeprefix(prefix)
         if not name.lower().startswith(_NO_MODELS):

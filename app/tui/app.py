@@ -222,10 +222,13 @@ class HearthApp(App[int]):
         gc.enable()
 
     async def _download(self) -> None:
-        try:
-            await self.services.downloads.run()
-        except HearthError as error:
+        def notify(error: HearthError) -> None:
             self.notify(safe_text(f"{error.message} {error.hint}"), severity="error", markup=False)
+
+        try:
+            await self.services.downloads.run(notify)
+        except HearthError as error:
+            notify(error)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The commands that the palette offers on all screens."""

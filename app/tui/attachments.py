@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from hearth.app.format import binary_size
 from hearth.app.library.model_files import open_regular
 from hearth.app.terminal import safe_text
 from hearth.backends.errors import HearthError
@@ -111,7 +112,7 @@ def split(content: str) -> tuple[str, tuple[Attached, ...]]:
 
 def in_words(files: tuple[Attached, ...]) -> str:
     """Names and sizes of `files`, safe to show; empty without files."""
-    return ", ".join(f"{safe_text(str(file.path))} {_about(file.bytes)}" for file in files)
+    return ", ".join(f"{safe_text(str(file.path))} {binary_size(file.bytes)}" for file in files)
 
 
 def not_found(names: Sequence[str]) -> str:
@@ -192,7 +193,8 @@ def _read(path: Path, folder: Path) -> Attached:
         ) from error
     if len(data) > LARGEST_BYTES:
         raise AttachmentRefused(
-            f"{shown} has {_about(size)}; at most {_about(LARGEST_BYTES)} can go into a message.",
+            f"{shown} has {binary_size(size)}; at most {binary_size(LARGEST_BYTES)} can go into a "
+            "message.",
             "Paste the part that matters.",
         )
     try:
@@ -218,14 +220,6 @@ def _contents(path: Path, shown: Path) -> tuple[bytes, int]:
         raise AttachmentRefused(
             f"{shown} is {what}.", "Name a file; a name in backquotes is only text."
         ) from error
-
-
-def _about(size_bytes: int) -> str:
-    """A human-readable size."""
-    for unit, step in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= step:
-            return f"{size_bytes / step:,.1f} {unit}"
-    return f"{size_bytes:,} bytes"
 
 
 def _block(file: Attached) -> str:

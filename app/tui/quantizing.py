@@ -21,7 +21,7 @@ from hearth.app.library.compare_quality import Quality, Sample, measure_on, samp
 from hearth.app.library.downloads import DownloadItem
 from hearth.app.library.errors import DownloadNotFound
 from hearth.app.library.local import FoundModel
-from hearth.app.library.model_files import SUFFIX
+from hearth.app.library.model_files import SUFFIX, stem
 from hearth.app.library.quantized import Quantized, keep_measured, speed_change
 from hearth.app.paths import own_folder
 from hearth.app.terminal import safe_text
@@ -156,7 +156,7 @@ class Quantizing:
             self._app.run_worker(self._follow_up(download, path), group="quantize")
 
     async def _follow_up(self, download: DownloadItem, path: Path) -> None:
-        name = path.stem if path.suffix == SUFFIX else download.name.rpartition(":")[0]
+        name = stem(path) if path.suffix == SUFFIX else download.name.rpartition(":")[0]
         try:
             folder = own_folder(self._services.paths.models)
         except HearthError as error:  # Retried at the next start.

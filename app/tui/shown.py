@@ -42,22 +42,21 @@ def shown_of(session: ChatSession) -> list[Shown]:
     if session.left_out:
         last = branch[session.left_out - 1]
         branch[session.left_out - 1] = replace(last, note=f"{last.note}\n{_LEFT_OUT}".strip())
-    return list(_with_pages(branch)) if guide_pages.is_loaded() else branch
+    return list(_with_pages(session.messages, branch)) if guide_pages.is_loaded() else branch
 
 
-def _with_pages(messages: Iterable[Shown]) -> Iterator[Shown]:
-    """`messages`, with the page that an answer of the guide comes from added below its numbers."""
+def _with_pages(messages: Iterable[ChatMessage], branch: Iterable[Shown]) -> Iterator[Shown]:
+    """`branch`, with the page that an answer of the guide comes from added below its numbers."""
     question = ""
-    for message in messages:
-        if message.role == "user":
-            question = message.content
-        page = (
-            guide_pages.page_for(question) if message.model == "guide" and message.numbers else ""
-        )
+    for message, one in zip(messages, branch, strict=True):
+        if one.role == "user":
+            question = one.content
+        is_guide = message.numbers is not None and message.numbers.model == "guide"
+        page = guide_pages.page_for(question) if is_guide and one.numbers else ""
         yield (
-            replace(message, numbers=f"{message.numbers}\n{guide_pages.page_location(page)}")
+            replace(one, numbers=f"{one.numbers}\n{guide_pages.page_location(page)}")
             if page
-            else message
+            else one
         )
 
 

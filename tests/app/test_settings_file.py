@@ -85,6 +85,20 @@ def test_a_file_that_is_not_there_is_made_for_its_owner_alone(tmp_path):
     assert path.stat().st_mode & 0o077 == 0 and path.parent.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize(
+    "written", ['[keys]\napp.help = "f2" # mine\napp.quit = "f9"\n', '[keys.app]\nhelp = "f2"\n']
+)
+def test_a_name_with_dots_may_be_written_without_quotes(tmp_path, written):
+    path = tmp_path / "settings.toml"
+    path.write_text(written)
+    change(path, ("keys",), "app.help", "f3")
+    assert path.read_text() == written.replace("f2", "f3")
+    change(path, ("keys",), "app.jump", "f4")
+    change(path, ("keys",), "app.help", None)
+    assert "app.help" not in load_settings(path, {}).keymap
+    assert load_settings(path, {}).keymap["app.jump"] == "f4"
+
+
 def test_a_link_and_the_rights_of_the_file_stay(file, tmp_path):
     link = tmp_path / "link.toml"
     link.symlink_to(file)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.app.format import format_size, parse_size
+from hearth.app.format import binary_size, format_size, parse_size, size
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,23 @@ def test_other_texts_are_no_sizes(text: str) -> None:
 )
 def test_sizes_are_printed_exactly(size_bytes: int, text: str) -> None:
     assert format_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "decimal", "binary"),
+    [
+        (999, "999 B", "999 B"),
+        (999_940, "999.9 kB", "976.5 KiB"),
+        (999_950, "1.0 MB", "976.5 KiB"),
+        (999_960_000, "1.0 GB", "953.6 MiB"),
+        (2**20 - 1, "1.0 MB", "1.0 MiB"),
+        (2**30 - 1, "1.1 GB", "1.0 GiB"),
+    ],
+)
+def test_sizes_just_below_a_unit_are_rounded_up_to_it(
+    size_bytes: int, decimal: str, binary: str
+) -> None:
+    assert (size(size_bytes), binary_size(size_bytes)) == (decimal, binary)
 
 
 @given(st.integers(0, 2**60))

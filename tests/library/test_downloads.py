@@ -80,6 +80,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.jobs: list[ScriptedJob] = []
+        self.errors: list[HearthError] = []
         self.now = 100.0
         self.file = folder / "downloads.json"
         self.cache = folder / "cache"
@@ -108,7 +109,7 @@ class Desk:
 async def at_desk(folder: Path) -> AsyncIterator[Desk]:
     """A desk whose queue runs."""
     desk = Desk(folder)
-    running = asyncio.create_task(desk.queue.run())
+    running = asyncio.create_task(desk.queue.run(desk.errors.append))
     await desk.settle()
     try:
         yield desk
@@ -152,6 +153,18 @@ async def test_a_paused_download_makes_room_and_can_be_resumed(tmp_path: Path) -
         desk.jobs[1].end()
         await desk.settle()
         assert desk.states == ["running", "done", "running"]
+
+
+@in_loop
+async def test_a_download_can_be_paused_before_its_first_step(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
+        adding = asyncio.create_task(desk.queue.add(a_download(1), "x"))
+        while desk.states != ["running"]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await desk.queue.pause(desk.queue.items()[0].id)
+        assert desk.states == ["paused"]
+        await adding
 
 
 @in_loop
@@ -322,9 +335,9 @@ async def test_another_process_takes_the_queue_over(
 ) -> None:
     monkeypatch.setattr(downloads, "_TAKE_OVER_S", 0.001)
     first, second = Desk(tmp_path), Desk(tmp_path)
-    one = asyncio.create_task(first.queue.run())
+    one = asyncio.create_task(first.queue.run(first.errors.append))
     await first.settle()
-    other = asyncio.create_task(second.queue.run())
+    other = asyncio.create_task(second.queue.run(second.errors.append))
     await first.queue.add(a_download(1), "x")
     await first.settle()
     first.now += 10
@@ -364,10 +377,19 @@ async def test_what_a_killed_process_downloaded_is_continued(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 9}', '{"version": 1}', "[" * 100_000])
 @in_loop
-async def test_a_damaged_queue_is_said(tmp_path: Path, text: str) -> None:
+async def test_a_damaged_queue_is_said_and_goes_on_when_it_is_removed(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "_TAKE_OVER_S", 0)
     (tmp_path / "downloads.json").write_text(text)
-    with pytest.raises(QueueUnreadable):
-        Desk(tmp_path).queue.items()
+    async with at_desk(tmp_path) as desk:
+        with pytest.raises(QueueUnreadable):
+            desk.queue.items()
+        desk.file.unlink()
+        await desk.queue.add(a_download(1), "x")
+        await desk.settle()
+        assert desk.states == ["running"]
+        assert [type(error) for error in desk.errors] == [QueueUnreadable]
 
 
 @in_loop
@@ -377,7 +399,7 @@ async def test_a_real_download_goes_through_the_queue(hub: HubServer, tmp_path: 
     queue = Downloads(tmp_path / "state" / "downloads.json", tmp_path / "cache", Hub())
     await queue.add(download, "good")
     await queue.add(bad, "bad")
-    running = asyncio.create_task(queue.run())
+    running = asyncio.create_task(queue.run(lambda _: None))
     async with asyncio.timeout(60):
         while not {item.state for item in queue.items()} <= {"done", "failed"}:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

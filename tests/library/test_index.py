@@ -70,6 +70,20 @@ async def test_a_known_name_takes_no_scan(library: Watched) -> None:
     assert library.scans[0] is not threading.main_thread()
 
 
+def test_the_pause_begins_before_a_scan_has_its_result(library: Watched) -> None:
+    was_done: list[bool] = []
+
+    def rest(_: float) -> float:
+        was_done.append(scan.done())
+        return 0.0
+
+    library.may_go.clear()
+    scan = LibraryIndex(library, rest=rest).refresh()
+    library.may_go.set()
+    scan.result(60)
+    assert was_done == [False]
+
+
 @in_loop
 async def test_a_model_that_was_added_is_found(library: Watched) -> None:
     index = LibraryIndex(library)

@@ -20,7 +20,9 @@ import pytest
 from hearth.app.library.download import discard_parts
 from hearth.app.library.download_job import question, work
 from hearth.app.library.errors import IndexUnreachable, OfflineError, RepositoryNotFound
+from hearth.app.library.fit import Room
 from hearth.app.library.hub import Download, Hub
+from hearth.app.library.menu import make_menu
 from hearth.app.library.package_model import (
     SMOLLM2,
     Corrupt,
@@ -345,6 +347,18 @@ def test_a_download_job_that_cannot_get_it_says_what_to_do(
 def test_it_has_one_revision(home: Path) -> None:
     with pytest.raises(RepositoryNotFound):
         Hub().repository(SMOLLM2.repo, "v2")
+
+
+def test_nothing_is_left_to_download_where_it_is_installed(home: Path) -> None:
+    settings, room = load_settings(home / "settings.toml", {}), Room(1 << 30, 2 << 30, 1 << 40)
+    path = find_paths().smollm2_file
+    path.parent.mkdir(parents=True)
+    for size_bytes, left_bytes in ((1, SMOLLM2.wheel_bytes), (SMOLLM2.model_bytes, 0)):
+        with path.open("wb") as file:
+            file.truncate(size_bytes)
+        repository = Hub(offline=True).repository(SMOLLM2.repo)
+        [fit] = make_menu(repository, settings, room, home / "hub", None).fits.values()
+        assert fit.download_bytes == left_bytes
 
 
 def test_it_is_the_default_where_it_is_installed(home: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_hostile_name_is_one_safe_line(folder: Path) -> None:
     (folder / "a\x1b[31m").write_text("x")
     expanded = expand("@a\x1b[31m", folder)
     assert "\n\na␛[31m:\n" in expanded.text
-    assert in_words(expanded.files) == "a␛[31m 1 bytes"
+    assert in_words(expanded.files) == "a␛[31m 1 B"
     assert "\x1b" not in in_words(expanded.files)
 
 
@@ -145,7 +145,7 @@ def test_what_was_written_and_the_files_are_split_again(folder: Path) -> None:
         assert [file.path for file in files] == [file.path for file in expanded.files]
     code = "Explain:\n\nmain.py:\n```py\nprint(1)\n```"
     assert split(code) == (code, ())
-    assert in_words(expand("@notes.txt", folder).files) == "notes.txt 7 bytes"
+    assert in_words(expand("@notes.txt", folder).files) == "notes.txt 7 B"
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a b.txt", "dir/x@y"])

@@ -13,9 +13,11 @@ from textual import events
 from textual.widgets import Input
 
 from async_tests import in_loop
+from hearth.app import guide_pages
 from hearth.app.chats.errors import ChatsDiskFull
 from hearth.app.format import size
 from hearth.app.tui import attachments
+from hearth.app.tui.attachments import AttachmentRefused
 from hearth.app.tui.screens.dialogs import EditText
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
@@ -400,6 +402,30 @@ async def test_text_goes_to_its_chat_also_when_another_is_opened_while_files_are
 
 
 @in_loop
+async def test_what_cannot_be_sent_is_a_draft_of_its_chat_also_when_another_is_opened(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = threading.Event()
+
+    def refuse(*_: object) -> attachments.Expanded:
+        may_go_on.wait()
+        raise AttachmentRefused("It is no text.", "Name another file.")
+
+    async with opened(services) as (_, pilot):
+        await ask(pilot, "first")
+        chat = chat_of(pilot)
+        monkeypatch.setattr(attachments, "expand", refuse)
+        await say(pilot, "late")
+        await until(pilot, lambda: chat.prompt.text == "")
+        await chat.leave()
+        may_go_on.set()
+        (thread,) = services.chats.threads()
+        await until(pilot, lambda: services.chats.draft(thread.id) == "late")
+        await until_shown(pilot, "It is no text.")
+        assert chat.prompt.text == "" and services.chats.draft() == ""
+
+
+@in_loop
 async def test_what_is_sent_twice_begins_one_chat(services: Services) -> None:
     async with opened(services) as (_, pilot):
         chat = chat_of(pilot)
@@ -573,6 +599,10 @@ async def test_prompt_view_and_copy(services: Services) -> None:
         await ask(pilot, "first")
         await say(pilot, "/copy")
         await until(pilot, lambda: app.clipboard == "It works.")
+        await chat_of(pilot).current.delete_branch(chat_of(pilot).current.messages[-1].id)
+        await say(pilot, "/copy")
+        await until_shown(pilot, "This chat has no answer yet.")
+        assert app.clipboard == "It works."
         await say(pilot, "/prompt")
         await until_shown(pilot, "<user>first")
         await pilot.press("escape")
@@ -650,9 +680,12 @@ async def test_quit_and_reopen(services: Services, host: ScriptedHost) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 @in_loop
-async def test_it_looks_as_it_should(services: Services, host: ScriptedHost, width: int) -> None:
+async def test_it_looks_as_it_should(
+    services: Services, host: ScriptedHost, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
     from screens import check_snapshot
 
+    monkeypatch.setattr(guide_pages, "page_location", str)  # Not a path of this machine.
     host.scripts["guide"] = Script(
         "A list:\n\n- one\n- two\n\n```python\nprint('three')\n```\n", reasoning="Let me think."
     )

@@ -8,6 +8,7 @@ from async_tests import in_loop
 from box_app import commands, opened
 from dialog_app import settle
 from hearth.app.slash_commands import COMMANDS
+from hearth.app.tui.widgets.completions import of_paths
 
 
 @in_loop
@@ -74,6 +75,13 @@ async def test_tab_completes_paths_with_quotes_where_needed(tmp_path: Path) -> N
         await pilot.press("tab", "space", *"now")
         await settle(app, pilot)
         assert app.box.text == 'see @"src/my notes.txt" now'
+
+
+def test_a_path_may_contain_an_at_sign(tmp_path: Path) -> None:
+    (tmp_path / "a@b").mkdir()
+    (tmp_path / "a@b" / "c.txt").write_text("x")
+    (completion,) = of_paths('see @"a@b/', tmp_path)
+    assert (completion.begin, completion.text) == (4, '@"a@b/c.txt"')
 
 
 @in_loop

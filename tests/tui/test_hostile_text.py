@@ -148,7 +148,7 @@ async def test_a_chat_about_to_be_renamed_and_deleted(services: Services) -> Non
         lambda text: Confirm(text, text, yes=text[:30], no=text[:30]),
         lambda text: AskLine(text, text, placeholder=text),
         lambda text: AskLine(text, "", placeholder=text),
-        lambda text: PickOne(text, ALL, details=dict.fromkeys(ALL, text[:50]), marked=ALL[5]),
+        lambda text: PickOne(text, ALL, details=dict.fromkeys(ALL, text[:50])),
         lambda text: EditText(text[:200], text),
     ],
     ids=["confirm", "ask", "ask-empty", "pick", "edit"],

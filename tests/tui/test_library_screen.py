@@ -17,6 +17,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from async_tests import in_loop
+from hearth.app.chosen import with_settings
 from hearth.app.library.adopt import adopt
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.catalogue import load_catalogue
@@ -34,7 +35,7 @@ from hearth.app.tui.screens.quantize import QuantizeScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.backends.contract.loaded import HostStats, WorkerStats
-from hearth.backends.errors import HostUnreachable, InternalError
+from hearth.backends.errors import HostUnreachable, InternalError, ModelNotFound
 from hub_server import Fault, HubServer, Repo, only_hub
 from pilots import chat_of, opened, until, until_shown
 from polling import notices
@@ -501,6 +502,25 @@ async def test_a_model_that_can_draft_is_shown_and_used(services: Services) -> N
         await pilot.press("g")
         await until(pilot, lambda: "Can draft for it: guide-draft" in about(pilot))
         assert services.settings.for_model("guide").load.draft == ""
+
+
+@in_loop
+async def test_a_draft_model_that_is_not_here_can_be_ended(
+    services: Services, tiny_model: Path
+) -> None:
+    services.paths.models.mkdir(parents=True)
+    mine = shutil.copy(tiny_model, services.paths.models / "mine.gguf")
+    file = services.paths.settings_file
+    file.parent.mkdir(parents=True)
+    file.write_text('[models.mine]\ndraft = "gone"\n')
+    services.use_settings()
+    with pytest.raises(ModelNotFound, match=r'draft .*models.*mine.*There is no model "gone"'):
+        with_settings(FoundModel("mine", mine, "library"), services.settings)
+    async with library(services) as (_, pilot):
+        await choose(pilot, "here", "mine")
+        await until(pilot, lambda: "gone drafts for it; g ends that" in about(pilot))
+        await pilot.press("g")
+        await until(pilot, lambda: not services.settings.all("mine")["draft"].value)
 
 
 @pytest.mark.parametrize(

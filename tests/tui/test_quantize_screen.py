@@ -396,7 +396,7 @@ async def test_a_folder_that_cannot_be_made_is_told(
 @pytest.mark.parametrize("is_removed", [True, False])
 @in_loop
 async def test_a_download_that_cannot_be_noted_as_quantized_is_no_crash(
-    services: Services, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+    services: Services, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_removed: bool
 ) -> None:
     """It was removed from the list meanwhile, or the disk is full."""
     monkeypatch.setattr("hearth.app.tui.quantizing.Job", EndlessJob)
@@ -405,8 +405,10 @@ async def test_a_download_that_cannot_be_noted_as_quantized_is_no_crash(
         ident = await downloads.add(Download("a/b", "main", "0" * 40, ()), "b:F16", "Q8_0")
         if is_removed:
             await downloads.cancel(ident)
-        app.quantizing.follow_up(replace(DOWNLOADED, id=ident), GUIDE)
+        first_part = tmp_path / "b-F16-00001-of-00003.gguf"
+        app.quantizing.follow_up(replace(DOWNLOADED, id=ident), first_part)
         await until(pilot, lambda: app.quantizing.items and app.quantizing.items[0].job)
+        assert app.quantizing.items[0].target.name == "b-Q8_0.gguf"
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", full)
             app.quantizing.items[0].job.stop()

@@ -270,7 +270,7 @@ def test_every_value_is_read_as_it_is_written(key: Key) -> None:
         assert key.check(json.loads(json.dumps(key.stored(known)))) == known
 
 
-@pytest.mark.parametrize("text", ['["a"', "[1]", "[1, 2"])
+@pytest.mark.parametrize("text", ['["a"', "[1]", "[1, 2", f"[{'9' * 5000}]", "[" * 9999])
 def test_a_list_that_is_none_is_refused(text: str) -> None:
     (key,) = (key for key in SAMPLING if key.name == "stop")
     with pytest.raises(ValueError, match="expected"):

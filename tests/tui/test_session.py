@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from async_tests import in_loop
+from hearth.app import guide_pages
 from hearth.app.chats.errors import ChatNotFound, ChatsDiskFull, NotAnswered
 from hearth.app.paths import FolderUnusable
 from hearth.app.session.events import Ended, Moved, Noticed, Piece, SessionEvent
@@ -48,6 +49,15 @@ async def test_a_turn_is_kept_with_its_numbers(services: Services) -> None:
     assert states == ["loading", "prefill", "generating", "idle"]
     again = await Sessions(services).open(session.thread.id)
     assert texts(again) == texts(session)
+
+
+@in_loop
+async def test_answers_of_the_guide_name_a_page(services: Services, host: ScriptedHost) -> None:
+    guide_pages.page_for("")  # Reads the pages.
+    host.scripts["guide"] = Script(info={"quantization": "F16"})
+    session = await Sessions(services).create(model="guide")
+    await asked(session, "how do I quantize")
+    assert shown_of(session)[-1].numbers.endswith("docs/quantize.md")
 
 
 @in_loop

@@ -172,8 +172,12 @@ async def test_what_holds_over_the_file_is_told(shown, file):
         await pilot.press("e")
         edit(app).value = "0.5"
         await pilot.press("enter")
-        await until(pilot, lambda: "HEARTH_TEMPERATURE overrides it: 0.25" in notices(app))
-    assert "temperature = 0.5" in file.read_text()
+        await until(pilot, lambda: "Saved, but HEARTH_TEMPERATURE overrides it" in notices(app))
+        assert "temperature = 0.5" in file.read_text()
+        await pilot.press("delete")
+        said = "Removed from the file, but HEARTH_TEMPERATURE overrides it: 0.25"
+        await until(pilot, lambda: said in notices(app))
+    assert "temperature = 0.5" not in file.read_text()
 
 
 @in_loop

@@ -276,7 +276,7 @@ class Walk:
             await self.keep("ask", "Rename the chat")
         names = [model.name for model in models]
         sizes = {model.name: model.file_type for model in models}
-        async with self.over(PickOne("Model", names, details=sizes, marked=names[1])):
+        async with self.over(PickOne("Model", names, details=sizes)):
             await self.keep("pick", "Type to filter")
         async with self.over(EditText("System prompt", "Be brief.\n" + "Say no more. " * 12)):
             await self.keep("edit", "Be brief.")

@@ -28,7 +28,7 @@ from hearth.app.tui import attachments
 from hearth.app.tui.links import host_of
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.typed_path import typed_path
-from hearth.app.tui.widgets.prompt_box import ChatCommands, PromptBox
+from hearth.app.tui.widgets.prompt_box import ChatCommands, PromptBox, with_draft
 from hearth.app.tui.widgets.status_line import StatusLine, settings_in_words
 from hearth.app.tui.widgets.thread_list import ThreadList
 from hearth.app.tui.widgets.transcript import Transcript
@@ -531,8 +531,26 @@ class ChatScreen(HearthScreen):
                 self.show_notice(attachments.not_found(expanded.unmatched))
 
         if not await self.succeeds(send()):
-            self.prompt.restore(text)
+            with self.errors_shown():
+                await self._restore(text, session, switches)
         await self.refresh_list()
+
+    async def _restore(self, text: str, session: ChatSession | None, switches: int) -> None:
+        """Put `text`, which could not be sent, back into the draft of its chat.
+
+        Args:
+            session, switches: the chat shown when it was sent, and `_switches` at that time.
+        """
+
+        def is_shown() -> bool:
+            return self.session is session or switches == self._switches
+
+        thread = session.thread.id if session is not None else ""
+        draft = "" if is_shown() else await self._read_draft(thread)
+        if is_shown():
+            self.prompt.restore(text)
+        else:
+            await self._keep_draft(with_draft(text, draft), thread)
 
     async def _send(self, session: ChatSession, text: str) -> None:
         """Send `text`. Raises `HearthError` if it did not become part of the chat."""
@@ -674,8 +692,10 @@ class ChatScreen(HearthScreen):
                 texts = [text.strip() for text in argument.split("|") if text.strip()]
                 source = json.dumps(texts, ensure_ascii=False)
                 await self._constrain(f"Answers are one of {source}.", "choice", source)
-            case "retry" | "continue" | "copy" as action:
+            case "retry" | "continue" as action:
                 await self._do_with_message(self._last(), action)
+            case "copy":
+                await self._do_with_message(self._last_answer(), "copy")
             case "edit" as action:
                 await self._do_with_message(self._last("user"), action)
             case "stop":
@@ -730,7 +750,7 @@ class ChatScreen(HearthScreen):
         before = self.session
         if before is None or before.model != _GUIDE:
             await self.open((await self.sessions.create(model=_GUIDE)).thread.id)
-            back = " alt+down goes back to the other chat." if before is not None else ""
+            back = " alt+up and alt+down lead to the others." if before is not None else ""
             self.show_notice(f"guide answers in a chat of its own.{back}")
         await self._send(self.current, question or "What can Hearth do?")
         await self.refresh_list()
@@ -847,6 +867,13 @@ class ChatScreen(HearthScreen):
             if role in ("", message.role):
                 return message.id
         raise _no_message()
+
+    def _last_answer(self) -> str:
+        """The id of the last answer that has text."""
+        for message in reversed(self.current.messages):
+            if message.role == "assistant" and message.content.strip():
+                return message.id
+        raise InvalidParameter("chat", "This chat has no answer yet.", "Ask something first.")
 
     async def _do_with_message(self, message: str, action: str) -> None:
         """Do `action` (see `MessageView.Action`, or /retry) with a message."""

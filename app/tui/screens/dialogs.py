@@ -176,7 +176,6 @@ class PickOne(SmallDialog[str | None]):
     Args:
         options: the texts, of which the picked one is returned unchanged.
         details: text shown next to an option, by option.
-        marked: the option marked at first.
     """
 
     DEFAULT_CSS = """
@@ -194,13 +193,11 @@ class PickOne(SmallDialog[str | None]):
         options: Sequence[str],
         *,
         details: dict[str, str] | None = None,
-        marked: str = "",
     ) -> None:
         super().__init__()
         self.title = title
         self._options = list(options)
         self._details = details or {}
-        self._marked = marked
         self._left = list(options)
 
     def body(self) -> ComposeResult:
@@ -223,8 +220,7 @@ class PickOne(SmallDialog[str | None]):
         option_list.clear_options()
         option_list.add_options(Option(self._row(option)) for option in self._left)
         if self._left:
-            is_there = self._marked in self._left
-            option_list.highlighted = self._left.index(self._marked) if is_there else 0
+            option_list.highlighted = 0
 
     def _row(self, option: str) -> Content:
         name = safe_text(option).replace("\n", " ")

@@ -159,6 +159,8 @@ class LibraryScreen(HearthScreen):
         self._worth: dict[str, Entry] = {}
         self._found: dict[str, HubModel] = {}
         self._items: dict[str, DownloadItem] = {}
+        self._queue_error = ""
+        """Why the queue of downloads cannot be read, as shown last."""
         self._fits: dict[str, Fit] = {}
         """Keyed by name for catalogue entries, and by path for installed models."""
         self._drafts: dict[str, list[str]] = {}
@@ -187,7 +189,7 @@ class LibraryScreen(HearthScreen):
         yield Static("", id="about", markup=False)
 
     def on_mount(self) -> None:
-        self._timer = self.while_shown(_TICK_S, self._show_downloads)
+        self.while_shown(_TICK_S, self._show_downloads)
         self._show_downloads()
         self._list("here").list.focus()
 
@@ -340,11 +342,13 @@ class LibraryScreen(HearthScreen):
             await self._find_fits(*lacking)
 
     def _read_queue(self) -> dict[str, DownloadItem]:
+        before, self._queue_error = self._queue_error, ""
         try:
             return {item.id: item for item in self.services.downloads.items()}
         except HearthError as error:
-            self.show_error(error)
-            self._timer.pause()
+            self._queue_error = str(error)
+            if self._queue_error != before:
+                self.show_error(error)
             return {}
 
     def _show_downloads(self) -> None:
@@ -377,8 +381,9 @@ class LibraryScreen(HearthScreen):
             model = self._here[key]
             fit = self._fits.get(str(model.path))
             text = _about_here(model, fit, self.size.width - 2)
-            if drafts := self._drafts.get(str(model.path)):
-                text = f"{text}\n{_about_drafts(drafts, self._draft_of(model))}"
+            drafts, used = self._drafts.get(str(model.path), []), self._draft_of(model)
+            if drafts or used:
+                text = f"{text}\n{_about_drafts(drafts, used)}"
             if key in self._made:
                 text = f"{self._made[key].words}\n{text}"
             if key in self._judged:
@@ -484,15 +489,20 @@ class LibraryScreen(HearthScreen):
             self.refresh_models()
 
     def _draft_of(self, model: LocalModel) -> str:
-        return str(self.services.settings.all(model.name)["draft"].value)
+        """What drafts for `model`, by its settings; empty if nothing does."""
+        setting = self.services.settings.all(model.name)["draft"]
+        return "" if model.url else str(setting.value)
 
     @work(group="here.act", exclusive=True)
     async def action_draft(self) -> None:
         """Use the first model or head that can draft for the model, or stop drafting."""
         model = self._here.get(self._chosen or "")
-        if model is None or not (drafts := self._drafts.get(str(model.path))):
+        if model is None:
             return
-        draft = None if self._draft_of(model) else drafts[0]
+        drafts, used = self._drafts.get(str(model.path), []), self._draft_of(model)
+        if not (drafts or used):
+            return
+        draft = None if used else drafts[0]
         services = self.services
         with self.errors_shown():
             await asyncio.to_thread(

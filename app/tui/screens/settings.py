@@ -245,9 +245,10 @@ class SettingsScreen(HearthScreen):
             self.hearth.notify_key_clashes()
         self._read()
         now = self._entries[entry.ident]
-        if text is not None and file.name not in now.origin and now.origin != "default":
+        if file.name not in now.origin and now.origin != "default":
+            done = "Saved" if text is not None else "Removed from the file"
             self.show_notice(
-                f"Saved, but {now.origin} overrides it: {now.text}.", severity="warning"
+                f"{done}, but {now.origin} overrides it: {now.text}.", severity="warning"
             )
         elif entry.name in _AT_START and now.text != entry.text:
             self.show_notice("Takes effect when Hearth is started again.")

@@ -126,9 +126,8 @@ class ColumnList(Vertical):
         header: bool = True,
         filters: bool = False,
         id: str | None = None,  # noqa: A002 - Textual's name
-        classes: str | None = None,
     ) -> None:
-        super().__init__(id=id, classes=classes)
+        super().__init__(id=id)
         self._columns = columns
         self._title = title
         self._empty = empty

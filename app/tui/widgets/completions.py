@@ -72,18 +72,22 @@ def of_commands(line: str) -> list[Completion]:
     return []
 
 
-def path_at(line: str) -> str | None:
-    """The name after the @ before the cursor, where `line` ends; None if there is none."""
+def path_at(line: str) -> tuple[int, str] | None:
+    """Where the @ before the cursor is, and the name after it; None if there is none.
+
+    The cursor is at the end of `line`.
+    """
     match = _PATH.search(line)
-    return None if match is None else match[1] if match[1] is not None else match[2]
+    return (
+        None if match is None else (match.start(), match[1] if match[1] is not None else match[2])
+    )
 
 
 def of_paths(line: str, folder: Path) -> list[Completion]:
     """Files and folders for the @ before the cursor. Reads a folder: call it in a thread."""
-    written = path_at(line)
-    if written is None:
+    if (at := path_at(line)) is None:
         return []
-    begin = line.rindex("@")
+    begin, written = at
     above, _, start = written.rpartition("/")
     above += "/" if "/" in written else ""
     completions = []

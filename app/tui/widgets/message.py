@@ -192,7 +192,7 @@ class MessageView(Frame, can_focus=True):
         self._head.replace([Line(self._title())])
         lines = [line for call in shown.calls for line in _call_lines(call)]
         style = ".error" if shown.state == "failed" else ".muted"
-        rows = [(row, style) for row in _rows(shown.note or _NOTES.get(shown.state, ""))]
+        rows = [(row, style) for row in _rows(shown.note)]
         rows += [(row, ".muted") for row in _rows(shown.numbers)]
         lines += [Line(Content.styled(row, style)) for row, style in rows]
         self._below = [Attachment(file) for file in shown.files]
@@ -206,9 +206,6 @@ class MessageView(Frame, can_focus=True):
         if shown.siblings > 1:
             parts.append(Content.styled(f"  ‹{shown.sibling}/{shown.siblings}›", ".mark"))
         return Content("").join(parts)
-
-
-_NOTES = {"stopped": "stopped", "failed": "failed"}
 
 
 def _rows(text: str) -> list[str]:

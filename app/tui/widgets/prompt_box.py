@@ -260,8 +260,7 @@ class PromptBox(Vertical):
 
     def restore(self, text: str) -> None:
         """Put back text that could not be sent, before what was written meanwhile."""
-        meanwhile = self.text
-        self.load(f"{text}\n{meanwhile}" if meanwhile.strip() and meanwhile != text else text)
+        self.load(with_draft(text, self.text))
 
     def load(self, text: str) -> None:
         """Replace the text in the box with `text`."""
@@ -384,6 +383,11 @@ class PromptBox(Vertical):
 
     def _show_below(self, text: str) -> None:
         self.query_one(".hint", Static).update(safe_text(text).replace("\n", " "))
+
+
+def with_draft(text: str, draft: str) -> str:
+    """`text`, which could not be sent, before `draft`, which was written meanwhile."""
+    return f"{text}\n{draft}" if draft.strip() and draft != text else text
 
 
 class ChatCommands(Provider):

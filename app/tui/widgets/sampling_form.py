@@ -157,9 +157,10 @@ def read(key: Key, text: str) -> Value:
     is_list = key.kind in ("texts", "paths") and text.startswith("[")
     if is_list or (key.kind == "biases" and text == "{}"):
         try:
-            return key.check(json.loads(text))
-        except json.JSONDecodeError as error:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"expected {expects(key)}, not {text[:60]!r}") from error
+        return key.check(value)
     return key.parse(text)
 
 
