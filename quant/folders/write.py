@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Protocol, Unpack
 
@@ -37,6 +36,7 @@ from hearth.quant.json_fields import read_fields
 from hearth.quant.methods import Check, OnProgress, Quantized, Running
 from hearth.quant.safetensors import DTYPES, SafetensorsTensors
 from hearth.quant.safetensors_shards import INDEX_NAME
+from hearth.quant.versions import installed_version
 
 _COPY_BYTES: Final = 4 << 20
 _FURTHER_FILES: Final = (
@@ -327,11 +327,7 @@ def _text_hash(plan: FolderPlan) -> str | None:
 
 def _versions() -> list[str]:
     """The versions of Hearth and PyTorch, on which rounding depends."""
-    try:
-        hearth = metadata.version("hearth-llm")
-    except metadata.PackageNotFoundError:
-        hearth = "unknown"
-    return [hearth, str(torch.__version__)]
+    return [installed_version("hearth-llm") or "unknown", str(torch.__version__)]
 
 
 def _manifest(plan: FolderPlan, target: Path, partial: Partial) -> dict[str, Any]:

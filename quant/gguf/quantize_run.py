@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from hearth.quant.gguf.quantize_file import (
 from hearth.quant.gguf.source import SourceFile, WeightReader
 from hearth.quant.gguf.writer import padded
 from hearth.quant.methods import Check, OnNote, OnProgress, Quantized
+from hearth.quant.versions import installed_version
 
 _COPY_BYTES = 4 << 20
 
@@ -350,11 +350,4 @@ def _sha256(path: Path) -> str:
 
 def _versions(ggml: Ggml) -> list[str | None]:
     """The versions of Hearth, llama-cpp-python and ggml."""
-    return [_version("hearth-llm"), _version("llama-cpp-python"), ggml.version]
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return [installed_version("hearth-llm"), installed_version("llama-cpp-python"), ggml.version]
