@@ -27,9 +27,11 @@ from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.gguf.quantize_file import (
     Partial,
     check_target,
+    check_unchanged,
     discard,
     manifest_path,
     open_partial,
+    stamps,
     write_json,
 )
 from hearth.quant.json_fields import read_fields
@@ -146,7 +148,8 @@ def write(
     if target.exists() and target.samefile(plan.source):
         raise CannotQuantize(f"{target} is the source itself.", "Write to another name (--output).")
     check_target(target, replace=replace, is_folder=True)
-    begun_at = _stamps(plan)
+    sources = [plan.source / CONFIG, *(header.path for header in plan.headers)]
+    begun_at = stamps(sources)
     begin = {
         "request": {
             "method": plan.method,
@@ -181,12 +184,7 @@ def write(
             work = _Work(plan, file, partial, how["on_progress"], check)
             work.write(rounding(file))
             partial.sync()
-            if _stamps(plan) != begun_at:
-                raise CorruptFile(
-                    f"{plan.source.name} changed while it was quantized.",
-                    "Wait until no program writes it, then start again.",
-                    path=str(plan.source),
-                )
+            check_unchanged(plan.source, sources, begun_at)
             facts = _manifest(plan, target, partial)
             check()
             check_target(target, replace=replace, is_folder=True)
@@ -311,12 +309,6 @@ def _files(plan: FolderPlan) -> dict[str, bytes | Path]:
 
 def _json(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _stamps(plan: FolderPlan) -> list[list[int]]:
-    """Size, time and inode of the source files, which reveal that one was changed or replaced."""
-    paths = [plan.source / CONFIG, *(header.path for header in plan.headers)]
-    return [[s.st_size, s.st_mtime_ns, s.st_ino] for s in (path.stat() for path in paths)]
 
 
 def _text_hash(plan: FolderPlan) -> str | None:
