@@ -20,6 +20,7 @@ from hearth.backends.native.report import DeviceReport, torch_report
 from hearth.backends.worker.choice import FAST, MEASURE, this_machine
 from hearth.backends.worker.speeds import Speeds
 from hearth.kernels.cuda.packings import FORCE, NO_GRAPHS, NOT_RUN
+from hearth.quant.versions import installed_version
 
 DISTRIBUTION = "hearth-llm"
 _LOW_DISK_BYTES = 2 * 10**9
@@ -91,12 +92,12 @@ def _packages() -> Iterator[Finding]:
     for requirement in metadata.requires(DISTRIBUTION) or ():
         if "extra ==" not in requirement:
             name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
-            versions[name] = _version(name)
+            versions[name] = installed_version(name)
     installed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     yield Finding(
         "packages",
         "ok",
-        f"{DISTRIBUTION} {_version(DISTRIBUTION)}; {installed}",
+        f"{DISTRIBUTION} {installed_version(DISTRIBUTION)}; {installed}",
         data={"versions": versions},
     )
     missing = [name for name, version in versions.items() if version is None]
@@ -108,13 +109,6 @@ def _packages() -> Iterator[Finding]:
             f"What needs them does not work. pip install {' '.join(missing)}",
             {"missing": missing},
         )
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _machine() -> Finding:
@@ -151,7 +145,7 @@ def _llamacpp(paths: Paths) -> Finding:
         return Finding("llama.cpp", "fault", error.message, error.hint, {"error": error.code})
     except OSError as error:
         return Finding("llama.cpp", "fault", f"the self-test left no result: {error}", _MOVE_HOME)
-    version = _version("llama-cpp-python")
+    version = installed_version("llama-cpp-python")
     data = asdict(verdict)
     slower = selftest.explain(verdict)
     if slower is None:

@@ -144,16 +144,33 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def start(
-    server: str, model: Path, folder: Path, threads: int | None = None
-) -> tuple[Running, Running]:
-    """Start both servers, with the same flags where both have them. `threads`: None for one per
-    processor.
+@contextlib.contextmanager
+def servers(server: str, model: Path, threads: int | None = None) -> Iterator[dict[str, Running]]:
+    """Hearth and, if `server` is given, llama-server, with the same flags where both have them.
+
+    Args:
+        threads: None for one per processor.
     """
-    hearth = start_hearth(model, folder, threads)
+    with (
+        tempfile.TemporaryDirectory(prefix="hearth-bench-") as name,
+        contextlib.ExitStack() as stopping,
+    ):
+        folder = Path(name)
+        running = {"hearth": start_hearth(model, folder, threads)}
+        stopping.callback(unload, folder)
+        stopping.callback(running["hearth"].stop)
+        if server:
+            running["llama-server"] = start_llama_server(server, model, folder, threads)
+            stopping.callback(running["llama-server"].stop)
+        for one in running.values():
+            one.wait()
+        yield running
+
+
+def start_llama_server(server: str, model: Path, folder: Path, threads: int | None) -> Running:
     given = str(threads or os.cpu_count())
     port = free_port()
-    llama_server = Running(
+    return Running(
         [
             *(server, "-m", str(model), "--port", str(port), "--host", "127.0.0.1"),
             *("-c", str(CONTEXT), "-np", str(SESSIONS), "--kv-unified"),
@@ -162,10 +179,9 @@ def start(
         port,
         folder / "llama-server.log",
     )
-    return hearth, llama_server
 
 
-def start_hearth(model: Path, folder: Path, threads: int | None = None) -> Running:
+def start_hearth(model: Path, folder: Path, threads: int | None) -> Running:
     given = str(threads or os.cpu_count())
     port = free_port()
     return Running(
@@ -273,17 +289,9 @@ def main() -> int:
     planned = cases(args.cases, args.clients, args.bursts)
     found = [Results(case.name) for case in planned]
     for turn in range(args.rounds):
-        with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
-            hearth, llama_server = start(args.server, args.model, Path(folder))
-            try:
-                hearth.wait()
-                llama_server.wait()
-                with computing(args.busy):
-                    asyncio.run(measure(turn, hearth, llama_server, planned, found))
-            finally:
-                hearth.stop()
-                unload(Path(folder))
-                llama_server.stop()
+        with servers(args.server, args.model) as running, computing(args.busy):
+            both = running["hearth"], running["llama-server"]
+            asyncio.run(measure(turn, *both, planned, found))
         print(
             f"round {turn + 1}: "
             + ", ".join(

@@ -10,9 +10,11 @@ dequantized, the others with the weights before they were quantized.
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -33,6 +35,8 @@ from hearth.kernels.cuda.attention import (
 )
 from hearth.kernels.cuda.matrix import TritonMatrix
 from hearth.kernels.linear import cuda_linear
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 from random_weights import random_weight
 
 ROUNDS: Final = 9

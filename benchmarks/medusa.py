@@ -33,6 +33,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hearth.backends.bench.speculation import CODE
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Request
@@ -52,22 +53,8 @@ from hearth.backends.worker.runners import open_model
 Clock = Callable[[], float]
 TURN_S = 0.01
 GREEDY = SamplingParams(temperature=0.0)
-CODE = """\
-def area(width, height):
-    return width * height
-
-def perimeter(width, height):
-    return 2 * (width + height)
-
-def diagonal(width, height):
-    return (width ** 2 + height ** 2) ** 0.5
-
-def describe(width, height):
-    print("area", area(width, height))
-    print("perimeter", perimeter(width, height))
-    print("diagonal", diagonal(width, height))
-"""
-PROMPT = f"# Rename describe to show, and repeat all of the code.\n{CODE}\n# The same, renamed:\n"
+_CODE = CODE.format(name="describe")
+PROMPT = f"# Rename describe to show, and repeat all of the code.\n{_CODE}\n# The same, renamed:\n"
 
 
 class Side:

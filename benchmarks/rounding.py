@@ -79,23 +79,25 @@ def of_outputs(weight: Tensor, x: Tensor, others: Tensor) -> None:
     sample = x[:512]
     for name, grid in GRIDS.items():
 
-        def error(packed: PackedWeight, scales: Tensor | None = None) -> str:
-            return f"{100 * output_error(weight, packed, others, scales=scales):.2f}"
+        def error(packed: PackedWeight, scales: Tensor | float = 1.0) -> str:
+            return f"{100 * output_error(weight * scales, packed, others / scales):.2f}"
 
         gptq, of_gptq = timed(lambda grid=grid: round_gptq(weight, hessian, grid), weight.numel())
         scales, of_scales = timed(
             lambda grid=grid: search_scales([weight], sample, grid), weight.numel()
         )
+        factors = scales.values
+        scaled = weight * factors
         clip, of_clip = timed(
-            lambda grid=grid, scales=scales: search_clip(weight, sample, grid, scales),
+            lambda grid=grid, scaled=scaled, x=sample / factors: search_clip(scaled, x, grid),
             weight.numel(),
         )
         cells = (
             *(error(round_plain(weight, grid)), error(round_hqq(weight, grid))),
             *(error(gptq), f"{of_gptq:.0f}"),
             error(round_gptq(weight, hessian, grid, narrowed=True)),
-            *(error(round_awq(weight, grid, scales), scales.values), f"{of_scales:.0f}"),
-            *(error(round_awq(weight, grid, scales, clip), scales.values), f"{of_clip:.0f}"),
+            *(error(round_plain(scaled, grid), factors), f"{of_scales:.0f}"),
+            *(error(round_awq(scaled, grid, clip), factors), f"{of_clip:.0f}"),
         )
         print(f"| {name} | {' | '.join(cells)} |")
 

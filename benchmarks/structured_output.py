@@ -14,16 +14,13 @@ llama-server's. docs/bench.md explains how to build llama-server.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import platform
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
@@ -36,7 +33,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import jsonschema
-from beside_llama_server import Running, start, start_hearth, unload
+from beside_llama_server import servers
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 MOST_CUT = 2
@@ -354,26 +351,6 @@ def follows(text: str, schema: dict[str, Any]) -> bool:
     except (ValueError, jsonschema.ValidationError):
         return False
     return True
-
-
-@contextlib.contextmanager
-def servers(server: str, model: Path, threads: int | None) -> Iterator[dict[str, Running]]:
-    """Hearth and, if `server` is given, llama-server."""
-    with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
-        if server:
-            hearth, llama_server = start(server, model, Path(folder), threads)
-            running = {"hearth": hearth, "llama-server": llama_server}
-        else:
-            running = {"hearth": start_hearth(model, Path(folder), threads)}
-        try:
-            for one in running.values():
-                one.wait()
-            yield running
-        finally:
-            running["hearth"].stop()
-            unload(Path(folder))
-            if server:
-                running["llama-server"].stop()
 
 
 def first_model(base: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
 from hearth.quant.convert.folder_files import GENERATION, optional_fields
 from hearth.quant.errors import CorruptFile
 from hearth.quant.gguf.file import GgufFile
+from hearth.quant.json_fields import finite_number
 
 _GGUF_KEYS: Final = {
     "temperature": "general.sampling.temp",
@@ -81,9 +81,9 @@ def gguf_generation_defaults(file: GgufFile) -> GenerationDefaults:
 def _numbers(where: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {name: values[name] for name in _GGUF_KEYS if values.get(name) is not None}
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        numbers[name] = finite_number(value)
+        if numbers[name] is None:
             raise _wrong(where, name, value, "a number")
-        numbers[name] = float(value)
     if "top_k" in numbers:
         if not numbers["top_k"].is_integer():
             raise _wrong(where, "top_k", numbers["top_k"], "a whole number")

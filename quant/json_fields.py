@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 
 from hearth.quant.errors import CorruptFile, UnsupportedModel
@@ -34,14 +34,20 @@ class Getters(ABC):
             raise self.wrong(key, f"must be from {least:,} to {most:,}")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._given(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    def number(
+        self, key: str, default: float | None = None, *, least: float = -inf, most: float = inf
+    ) -> float:
+        value = finite_number(self._given(key, default))
+        if value is None:
             raise self.wrong(key, "must be a finite number")
-        return float(value)
+        if value < least:
+            raise self.wrong(key, f"must be at least {least:g}")
+        if value > most:
+            raise self.wrong(key, f"must be at most {most:g}")
+        return value
 
-    def positive(self, key: str, default: float | None = None) -> float:
-        value = self.number(key, default)
+    def positive(self, key: str, default: float | None = None, *, most: float = inf) -> float:
+        value = self.number(key, default, most=most)
         if value <= 0:
             raise self.wrong(key, "must be greater than 0")
         return value
@@ -96,14 +102,10 @@ class Fields(Getters):
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """A list of finite numbers; empty if the key is missing."""
-        numbers = tuple(
-            float(item)
-            for item in self._list(key)
-            if isinstance(item, int | float) and not isinstance(item, bool) and isfinite(item)
-        )
-        if len(numbers) != len(self._list(key)):
+        numbers = [finite_number(item) for item in self._list(key)]
+        if None in numbers:
             raise self.wrong(key, "must be a list of finite numbers")
-        return numbers
+        return tuple(number for number in numbers if number is not None)
 
     def section(self, key: str) -> Fields | None:
         """The object under `key`; None if missing."""
@@ -159,6 +161,17 @@ class Fields(Getters):
         if not isinstance(value, list):
             raise self.wrong(key, "must be a list")
         return value
+
+
+def finite_number(value: object) -> float | None:
+    """`value` of a JSON file as a float; None if it is not a number, or too large for a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # An integer of more than 308 digits.
+        return None
+    return number if isfinite(number) else None
 
 
 def read_fields(path: Path, most_bytes: int = MAX_BYTES) -> Fields:

@@ -230,7 +230,11 @@ def read_options(method: Method, words: Iterable[str]) -> dict[str, Any]:
         if not is_good[option.kind]:
             wanted = " or ".join(option.choices) if option.kind == "choice" else option.help
             raise UnknownOption(f"{name} cannot be {value!r}.", f"{wanted}", name=name)
-        values = {"flag": True, "number": int(value) if is_number else None, "texts": [value]}
+        values = {
+            "flag": True,
+            "number": int(value) if is_number else None,
+            "texts": [*options.get(option.name, ()), value],
+        }
         options[option.name] = values.get(option.kind, value)
     return options
 

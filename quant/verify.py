@@ -72,7 +72,7 @@ def verify_model(path: str | Path, progress: Progress = lambda done, total: None
         if tensor.packing and tensor.packing not in packings():
             unread.append(name)
         else:
-            problem = _look_at(name, file, _Progress(progress, done, total))
+            problem = _look_at(name, file, lambda read, before=done: progress(before + read, total))
             bad += [problem] if problem else []
         done += tensor.nbytes
         file.release(name)
@@ -82,20 +82,8 @@ def verify_model(path: str | Path, progress: Progress = lambda done, total: None
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _Progress:
-    """Reports the progress within one tensor as progress within the whole model."""
-
-    report: Progress
-    before: int
-    total: int
-
-    def __call__(self, done: int) -> None:
-        self.report(self.before + done, self.total)
-
-
 def _look_at(
-    name: str, file: SafetensorsTensors | GgufTensorFile, progress: _Progress
+    name: str, file: SafetensorsTensors | GgufTensorFile, progress: Callable[[int], None]
 ) -> NotFinite | None:
     first, count, done = -1, 0, 0
     for start, piece in _pieces(_rows(file, name)):

@@ -21,8 +21,9 @@ from hearth.app.library.local import FoundModel
 from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.errors import HearthError, InvalidParameter, NoChatTemplate
 from hearth.backends.remote.server import RemoteServer
-from hearth.quant.gguf import StringArray, preflight
+from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
+from hearth.quant.gguf.values import StringArray
 
 _TOKENS = "tokenizer.ggml.tokens"
 _TOKENIZER = "tokenizer.json"

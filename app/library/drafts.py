@@ -9,8 +9,9 @@ from typing import Final
 from hearth.app.library.local import FoundModel, Library
 from hearth.backends.contract.models import heads_path
 from hearth.backends.errors import HearthError
-from hearth.quant.gguf import StringArray, preflight
+from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
+from hearth.quant.gguf.values import StringArray
 
 TIMES_SMALLER: Final = 3
 """A draft model's file must be this many times smaller, because drafting costs time, too."""

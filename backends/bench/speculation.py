@@ -38,7 +38,7 @@ PROMPT_TOKENS: Final = 384
 """Upper limit of the tokens of each text below, in any vocabulary."""
 COST_STEPS: Final = 24
 """Number of steps of each width that are measured, alternately."""
-_CODE: Final = """\
+CODE: Final = """\
 def area(width, height):
     return width * height
 
@@ -53,6 +53,7 @@ def {name}(width, height):
     print("perimeter", perimeter(width, height))
     print("diagonal", diagonal(width, height))
 """
+"""A program in which `name` is to be changed."""
 _NAMES: Final = ("describe", "report", "summary", "show", "tell", "output", "display", "dump")
 _QUESTIONS: Final = (
     "How do I download a model?",
@@ -281,7 +282,7 @@ def texts(loaded: Loaded, *, edits: bool) -> list[list[int]]:
     if edits:
         made = []
         for name in _NAMES:
-            code = _CODE.format(name=name)
+            code = CODE.format(name=name)
             made.append(f"# Rename {name} to run, and repeat all.\n{code}\n# The same, renamed:\n")
         return [encode(text)[-PROMPT_TOKENS:] for text in made]
     if not loaded.templates:

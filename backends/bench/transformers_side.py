@@ -138,11 +138,6 @@ class GenerateSide:
             int(logits[0, -1].argmax())
             return time.perf_counter() - began
 
-    def histories(self) -> list[list[int]]:
-        """The tokens of each session, prompt included."""
-        histories: list[list[int]] = self._ids.tolist()
-        return histories
-
     def clear(self) -> None:
         """Forget all sessions."""
         self._ids = torch.zeros((0, 0), dtype=torch.long)
@@ -204,10 +199,6 @@ class BatchingSide:
         began = time.perf_counter()
         self._run(prompts, count, keep=False, is_sized=is_sized)
         return time.perf_counter() - began
-
-    def histories(self) -> list[list[int]]:
-        """The tokens of each session, prompt included."""
-        return self._histories
 
     def clear(self) -> None:
         """Forget all sessions, and the cached parts of their prompts."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+
+from hearth.quant.versions import installed_version
 
 
 @cache
 def hearth_version() -> str:
     """The installed version; "0" in a source tree that is not installed."""
-    try:
-        return version("hearth-llm")
-    except PackageNotFoundError:
-        return "0"
+    return installed_version("hearth-llm") or "0"

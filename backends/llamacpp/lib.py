@@ -6,7 +6,6 @@ import atexit
 import ctypes
 import functools
 import importlib
-import importlib.metadata
 import logging
 import os
 from collections import deque
@@ -15,6 +14,7 @@ from typing import Any
 
 from hearth.backends.errors import BackendUnavailable, InternalError
 from hearth.backends.machine.threads import SPINS
+from hearth.quant.versions import installed_version
 
 log = logging.getLogger(__name__)
 
@@ -152,10 +152,7 @@ def set_fields(struct: ctypes.Structure, **values: object) -> None:
 
 
 def _version(api: Any) -> str:
-    try:
-        package = importlib.metadata.version("llama-cpp-python")
-    except importlib.metadata.PackageNotFoundError:
-        package = "of unknown version"
+    package = installed_version("llama-cpp-python") or "of unknown version"
     # ggml_commit is exported by libggml-base, which libllama links; a static build has no such
     # symbol.
     shared = getattr(api, "_lib", None)

@@ -6,13 +6,14 @@ import ctypes
 import functools
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 
 from hearth.backends.contract.checks import check_text
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, LimitExceeded
 from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.text.vocab.base import Pieces
 from hearth.backends.text.vocab.gguf_vocabulary import NAMED_TOKENS
 
 _TOO_LARGE = -(2**31)
@@ -33,7 +34,7 @@ _ONE_AT_A_TIME = threading.Lock()
 """The size of a new thread's stack is a setting of the whole process."""
 
 
-class LlamaTokenizer:
+class LlamaTokenizer(Pieces):
     """Implements `hearth.backends.text.tokenizer.Tokenizer`.
 
     Thread-safe: llama.cpp only reads the vocabulary, and each cached piece is always written with
@@ -121,32 +122,12 @@ class LlamaTokenizer:
         second = self.encode(text, special=False, add_bos=False)
         return [*first, *end, *between, *second, *end]
 
-    def piece(self, token_id: int, *, special: bool = False) -> bytes:
-        """The bytes of one token (see the protocol).
-
-        Raises:
-            InvalidParameter: `token_id` is not in the vocabulary.
-        """
-        if not 0 <= token_id < self.vocab_size:
-            raise InvalidParameter(
-                "token_ids", f"Token {token_id} is not in the vocabulary of {self.vocab_size:,}."
-            )
+    def _piece(self, token_id: int, special: bool) -> bytes:
         cache = self._special if special else self._plain
         known = cache[token_id]
         if known is None:
             known = cache[token_id] = self._read_piece(token_id, special)
         return known
-
-    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
-        """The text of `ids` (see the protocol): their pieces joined.
-
-        If the vocabulary marks words by a leading space, the first space is kept too.
-
-        Raises:
-            InvalidParameter: an id is not in the vocabulary.
-        """
-        joined = b"".join(self.piece(token_id, special=special) for token_id in ids)
-        return joined.decode("utf-8", "replace")
 
     def _written(self, token_id: int) -> str:
         """The text of a special token as in templates; "" for a negative id."""

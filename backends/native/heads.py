@@ -30,7 +30,9 @@ from hearth.kernels import device as devices
 from hearth.quant.safetensors import SafetensorsFile
 
 VOCABULARY: Final = "vocabulary"
-_WEIGHT: Final = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
+_WEIGHT: Final = re.compile(
+    r"(?:medusa_head\.)?(\d{1,9})\.(\d{1,9})\.(linear\.weight|linear\.bias|weight)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +178,24 @@ def _weights(path: Path, tensors: Mapping[str, Tensor], width: int, vocab_size: 
         else:
             linear.setdefault((block, head), {})[kind] = tensor
     heads, depth = 1 + max((at[1] for at in linear), default=-1), 1 + max(linear, default=(-1,))[0]
-    places = [(block, head) for block in range(depth) for head in range(heads)]
     kinds = ("linear.weight", "linear.bias")
-    is_whole = places and all(set(linear.get(at, ())) == set(kinds) for at in places)
-    if not is_whole or len(linear) != len(places) or len(outputs) not in (0, heads):
+    is_whole = linear and all(set(one) == set(kinds) for one in linear.values())
+    if (
+        not is_whole
+        or len(linear) != depth * heads
+        or sorted(outputs) not in ([], list(range(heads)))
+    ):
         raise CorruptFile(f"{path.name} has no complete Medusa heads.", "Copy the file again.")
+    places = sorted(linear)
     vocabulary = tensors.get(VOCABULARY)
+    if vocabulary is not None:
+        vocabulary = vocabulary.long()
+        if (
+            vocabulary.ndim != 1
+            or not len(vocabulary)
+            or not 0 <= int(vocabulary.min()) <= int(vocabulary.max()) < vocab_size
+        ):
+            raise CorruptFile(f"The vocabulary in {path.name} is not one of token ids.")
     rows = vocab_size if vocabulary is None else len(vocabulary)
     shapes = {tuple(one["linear.weight"].shape) for one in linear.values()}
     biases = {tuple(one["linear.bias"].shape) for one in linear.values()}
@@ -194,14 +208,6 @@ def _weights(path: Path, tensors: Mapping[str, Tensor], width: int, vocab_size: 
             f"{vocab_size:,} tokens.",
             "`hearth train-medusa` makes some for this model.",
         )
-    if vocabulary is not None:
-        vocabulary = vocabulary.long()
-        if (
-            vocabulary.ndim != 1
-            or not rows
-            or not 0 <= int(vocabulary.min()) <= int(vocabulary.max()) < vocab_size
-        ):
-            raise CorruptFile(f"The vocabulary in {path.name} is not one of token ids.")
     blocks, bias = (
         torch.stack([linear[at][kind] for at in places]).view(
             depth, heads, *linear[places[0]][kind].shape

@@ -51,6 +51,8 @@ _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 _WARM_UP: Final = 50
 _SAVE_EVERY_S: Final = 15.0
 _LEAST_TOKENS: Final = 256
+_LEAST_WORDS: Final = 8
+"""Words of a paragraph that is made into prompts."""
 _UNHURRIED_S: Final = 1e6
 """Target inter-token latency: no user waits for these answers."""
 _TEMPERATURES: Final = (0.0, 0.7)
@@ -130,11 +132,23 @@ def pieces_of(loaded: Loaded, text: str, plan: HeadsPlan) -> list[Piece]:
 
 
 def prompts_of(text: str, *, are_questions: bool) -> list[str]:
-    """Prompts made of a text: its lines if they are questions, else several per paragraph."""
+    """Prompts made of a text: its lines if they are questions, else several per paragraph.
+
+    Raises:
+        InvalidParameter: there are no lines, or all paragraphs are too short.
+    """
     if are_questions:
-        return [line.strip() for line in text.splitlines() if line.strip()]
-    paragraphs = [one.strip() for one in text.split("\n\n") if len(one.split()) >= 8]
-    return [way.format(one) for way in _WAYS for one in paragraphs]
+        prompts = [line.strip() for line in text.splitlines() if line.strip()]
+    else:
+        paragraphs = [one.strip() for one in text.split("\n\n")]
+        long = [one for one in paragraphs if len(one.split()) >= _LEAST_WORDS]
+        prompts = [way.format(one) for way in _WAYS for one in long]
+    if not prompts:
+        has = "no lines" if are_questions else f"no paragraph of at least {_LEAST_WORDS} words"
+        raise InvalidParameter(
+            "text", f"The text has {has}, so there is nothing to answer.", "Take a longer one."
+        )
+    return prompts
 
 
 def train_heads(
@@ -153,7 +167,7 @@ def train_heads(
         folder: where the phases store their progress; pass the same folder to continue.
 
     Raises:
-        InvalidParameter: there is too little text.
+        InvalidParameter: there is too little text, or all prompts are too long.
         HearthError: the model failed, or `report` raised it.
     """
     runner = loaded.runner
@@ -166,7 +180,8 @@ def train_heads(
     if total < _LEAST_TOKENS:
         raise InvalidParameter(
             "text",
-            f"The text has {total:,} tokens; at least {_LEAST_TOKENS} are needed.",
+            f"{'Prompts and answers have' if prompts else 'The text has'} {total:,} tokens; at "
+            f"least {_LEAST_TOKENS} are needed.",
             "Take a longer one.",
         )
     answered = time.monotonic()
@@ -226,6 +241,14 @@ def _answers(
     report: Progress,
 ) -> list[Piece]:
     """Answers to `prompts`, up to `plan.tokens` tokens in all; reuses those stored in `path`."""
+    shortest, most = min(map(len, prompts)), loaded.runner.info.context - plan.answer_tokens
+    if shortest > most:
+        raise InvalidParameter(
+            "text",
+            f"All {len(prompts):,} prompts are too long: the shortest has {shortest:,} tokens, and "
+            f"at most {most:,} leave room for an answer of {plan.answer_tokens:,}.",
+            "Take a text with shorter lines, each of which is a question.",
+        )
     done = {one["prompt"]: Piece(one["ids"], one["first"]) for one in _lines(path)}
     tokens = sum(len(one.ids) - one.first for one in done.values())
     report("answers", min(tokens, plan.tokens), plan.tokens)

@@ -14,8 +14,9 @@ from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.model_folder import read_model_folder
 from hearth.backends.text.vocab import load as vocabularies
 from hearth.quant.convert.folder_files import chat_templates
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.families.family import Family
 from hearth.quant.families.inventory import take_inventory
-from hearth.quant.families.table import family_of_gguf
 from hearth.quant.gguf import preflight
 from hearth.quant.stored import LOADED, StoredTensor
 from hearth.quant.tied_weights import as_stored
@@ -26,7 +27,7 @@ class Structure:
     """The result of the check."""
 
     family: str
-    """Family of the native runner; "" if it does not know the architecture of a GGUF."""
+    """Family of the native runner; "" if it cannot run the GGUF, which llama.cpp may."""
     skipped: tuple[str, ...] = ()
     """Tensors that are known but not needed."""
     unknown: tuple[str, ...] = ()
@@ -46,16 +47,23 @@ def check_structure(path: Path) -> Structure:
         folder = read_model_folder(path)
         vocabularies.open_folder(path)
         chat_templates(path)
-        stored: Mapping[str, StoredTensor] = folder.by_name
-        family, config = folder.family, as_stored(folder.config, folder.headers, stored)
-    else:
-        header = preflight.check(path)
-        try:
-            family_of_gguf(header.architecture)
-        except UnsupportedModel:
-            return Structure("")  # llama.cpp may know it; nothing more can be checked here.
-        family, config = read_gguf_config(header)
-        stored = {one.name: one.stored for one in header.all_tensors}
-    is_gguf = not path.is_dir()
+        return _compared(
+            folder.family, as_stored(folder.config, folder.headers, folder.by_name), folder.by_name
+        )
+    header = preflight.check(path)
+    stored = {one.name: one.stored for one in header.all_tensors}
+    try:
+        return _compared(*read_gguf_config(header), stored, is_gguf=True)
+    except UnsupportedModel:
+        return Structure("")  # llama.cpp may run it; nothing more can be checked here.
+
+
+def _compared(
+    family: Family,
+    config: ModelConfig,
+    stored: Mapping[str, StoredTensor],
+    *,
+    is_gguf: bool = False,
+) -> Structure:
     inventory = take_inventory(family, config, stored, is_gguf=is_gguf, kinds=LOADED)
     return Structure(family.name, inventory.skipped, inventory.unknown)

@@ -51,21 +51,16 @@ def without_calls(messages: Sequence[Message], *, keep_results: bool) -> list[Me
         is_result = message.role == "tool" and not keep_results
         if is_result:
             content = f"Result of {message.name or message.tool_call_id or 'the tool'}:\n"
-            message = Message("user", content + message.content, keep_s=message.keep_s)
+            message = Message("user", content + message.content)
         elif message.tool_calls:
             content = "\n\n".join(filter(None, (message.content, _written(message.tool_calls))))
             message = replace(message.with_content(content), tool_calls=())
         if is_result and after_result:
-            told[-1] = _joined(told[-1], message)
+            told[-1] = told[-1].with_content(f"{told[-1].content}\n\n{message.content}")
         else:
             told.append(message)
         after_result = is_result
     return told
-
-
-def _joined(message: Message, other: Message) -> Message:
-    joined = message.with_content(f"{message.content}\n\n{other.content}")
-    return replace(joined, keep_s=max(message.keep_s, other.keep_s))
 
 
 def _written(calls: Sequence[ToolCall]) -> str:

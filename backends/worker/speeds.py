@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 from collections import Counter
@@ -18,6 +17,7 @@ import msgspec
 from hearth.backends.machine.atomic_files import write_json
 from hearth.backends.machine.cpu import cpu_name
 from hearth.quant.gguf.file import GgufFile
+from hearth.quant.versions import installed_version
 
 FILE: Final = "backend-speeds.json"
 _VERSION: Final = 1
@@ -123,12 +123,7 @@ def machine_key() -> Mapping[str, str]:
     return {
         "cpu": cpu_name(),
         "cores": str(os.cpu_count()),
-        **{name: _version(name) for name in ("torch", "llama-cpp-python", "hearth-llm")},
+        **{
+            one: installed_version(one) or "" for one in ("torch", "llama-cpp-python", "hearth-llm")
+        },
     }
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
 
 from hearth.quant.checkpoints.scheme import NF4_BLOCKS
+from hearth.quant.json_fields import finite_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,9 @@ def parse_state(content: bytes) -> Nf4State:
     if values.get("blocksize") not in NF4_BLOCKS:
         raise ValueError(f"says blocksize {str(values.get('blocksize'))[:40]}")
     nested = values.get("nested_blocksize")
-    offset = values.get("nested_offset", 0.0)
+    offset = finite_number(values.get("nested_offset", 0.0))
     if nested is not None and nested not in NF4_BLOCKS:
         raise ValueError(f"says nested_blocksize {str(nested)[:40]}")
-    if isinstance(offset, bool) or not isinstance(offset, int | float) or not isfinite(offset):
-        raise ValueError(f"says nested_offset {str(offset)[:40]}")
-    return Nf4State((shape[0], shape[1]), values["blocksize"], nested, float(offset))
+    if offset is None:
+        raise ValueError(f"says nested_offset {str(values['nested_offset'])[:40]}")
+    return Nf4State((shape[0], shape[1]), values["blocksize"], nested, offset)

@@ -14,6 +14,7 @@ from hearth.quant.families.gguf_fields import GgufFields
 from hearth.quant.json_fields import Fields
 
 _FULL: Final = "full_attention"
+_MAX_CONTEXT: Final = 1 << 31
 
 
 def rope_of_hf(fields: Fields, head_dim: int, layer_type: str = "") -> Rope:
@@ -139,7 +140,7 @@ def _scaling_of_gguf(fields: GgufFields, dimensions: int, truncate: bool) -> Rop
 def _yarn_of_gguf(
     fields: GgufFields, factor: float, original: int, attention: float, truncate: bool
 ) -> RopeScaling:
-    multiplier = fields.number("rope.scaling.yarn_log_multiplier", 0.0)
+    multiplier = fields.number("rope.scaling.yarn_log_multiplier", 0.0, least=0)
     mscale = yarn_mscale(factor) / (yarn_mscale(factor, multiplier) if multiplier else 1.0)
     return RopeScaling(
         "yarn",
@@ -196,25 +197,27 @@ def scaling_kind(section: Fields, kinds: tuple[str, ...]) -> str:
 def rotary_dimensions(section: Fields, fields: Fields, head_dim: int) -> int:
     """Number of dimensions of a head that are rotated."""
     key = "partial_rotary_factor"
-    dimensions = int(head_dim * section.positive(key, fields.positive(key, 1.0)))
-    if not 0 < dimensions <= head_dim or dimensions % 2:
+    share = section.positive(key, fields.positive(key, 1.0, most=1.0), most=1.0)
+    dimensions = int(head_dim * share)
+    if dimensions < 1 or dimensions % 2:
         raise section.wrong(key, f"must leave an even number of the {head_dim} of a head")
     return dimensions
 
 
-def original_context(section: Fields, fields: Fields) -> int:
+def original_context(section: Fields, fields: Fields, *, least: int = 1) -> int:
     """Context length before scaling. Phi-3 stores it outside of the section; that value takes
     precedence."""
     key = "original_max_position_embeddings"
     if fields.has(key):
-        return fields.integer(key)
-    return section.integer(key, fields.integer("max_position_embeddings"))
+        return fields.integer(key, least=least)
+    return section.integer(key, fields.integer("max_position_embeddings"), least=least)
 
 
 def yarn(section: Fields, fields: Fields) -> tuple[float, int, float]:
     """The scaling factor, the original context, and the factor of cosine and sine."""
     factor, original = _factor(section, fields)
-    mscale, all_dimensions = section.number("mscale", 0.0), section.number("mscale_all_dim", 0.0)
+    mscale = section.number("mscale", 0.0, least=0)
+    all_dimensions = section.number("mscale_all_dim", 0.0, least=0)
     attention = yarn_mscale(factor)
     if mscale and all_dimensions:
         attention = yarn_mscale(factor, mscale) / yarn_mscale(factor, all_dimensions)
@@ -228,7 +231,8 @@ def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
 
 def longrope(section: Fields, fields: Fields, dimensions: int) -> tuple[float, int, float]:
     """The same values as `yarn` returns. It also checks the lists of factors in `section`."""
-    factor, original = _factor(section, fields)
+    # The logarithm of the original context is a divisor.
+    factor, original = _factor(section, fields, least=2)
     attention = 1.0 if factor <= 1.0 else sqrt(1.0 + log(factor) / log(original))
     for key in ("short_factor", "long_factor"):
         if len(section.numbers(key)) != dimensions // 2:
@@ -238,7 +242,7 @@ def longrope(section: Fields, fields: Fields, dimensions: int) -> tuple[float, i
     return factor, original, section.positive("attention_factor", attention)
 
 
-def _factor(section: Fields, fields: Fields) -> tuple[float, int]:
-    original = original_context(section, fields)
+def _factor(section: Fields, fields: Fields, *, least: int = 1) -> tuple[float, int]:
+    original = original_context(section, fields, least=least)
     ratio = fields.integer("max_position_embeddings") / original
-    return section.positive("factor", ratio), original
+    return section.positive("factor", ratio, most=_MAX_CONTEXT / original), original

@@ -251,7 +251,7 @@ def awq(*, clips: bool) -> Choose:
 
 def _clipped(weight: Tensor, grid: Grid, seen: Seen) -> PackedWeight:
     clip = search_clip(weight, seen.activations.sample, grid)
-    return round_awq(weight, grid, clip=clip)
+    return round_awq(weight, grid, clip)
 
 
 def best(matrix: Matrix, weight: Tensor, grid: Grid, seen: Seen) -> tuple[PackedWeight, Any]:

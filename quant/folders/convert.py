@@ -83,9 +83,12 @@ class Conversion(FolderMethod):
         """
         given = given_options(self, options)
         kind = given.get("format")
-        if kind is None or (kind == GGUF and "file-mb" in given):
-            problem = "file-mb is of folders" if kind else "format is missing"
-            raise BadRecipe(f"{problem}.", f"Formats are {', '.join(_FORMATS)}.")
+        if kind is None:
+            raise BadRecipe("format is missing.", f"Formats are {', '.join(_FORMATS)}.")
+        if kind == GGUF and "file-mb" in given:
+            raise BadRecipe(
+                f"file-mb is {given['file-mb']:,}, but a GGUF is one file.", "Leave --file-mb out."
+            )
         folder = folder_of(source)
         fields = None if folder is None else read_fields(folder / CONFIG)
         checkpoint = None if fields is None else read_checkpoint(fields)

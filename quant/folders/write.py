@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Protocol, Unpack
 
@@ -28,15 +27,18 @@ from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.gguf.quantize_file import (
     Partial,
     check_target,
+    check_unchanged,
     discard,
     manifest_path,
     open_partial,
+    stamps,
     write_json,
 )
 from hearth.quant.json_fields import read_fields
 from hearth.quant.methods import Check, OnProgress, Quantized, Running
 from hearth.quant.safetensors import DTYPES, SafetensorsTensors
 from hearth.quant.safetensors_shards import INDEX_NAME
+from hearth.quant.versions import installed_version
 
 _COPY_BYTES: Final = 4 << 20
 _FURTHER_FILES: Final = (
@@ -146,7 +148,8 @@ def write(
     if target.exists() and target.samefile(plan.source):
         raise CannotQuantize(f"{target} is the source itself.", "Write to another name (--output).")
     check_target(target, replace=replace, is_folder=True)
-    begun_at = _stamps(plan)
+    sources = [plan.source / CONFIG, *(header.path for header in plan.headers)]
+    begun_at = stamps(sources)
     begin = {
         "request": {
             "method": plan.method,
@@ -181,12 +184,7 @@ def write(
             work = _Work(plan, file, partial, how["on_progress"], check)
             work.write(rounding(file))
             partial.sync()
-            if _stamps(plan) != begun_at:
-                raise CorruptFile(
-                    f"{plan.source.name} changed while it was quantized.",
-                    "Wait until no program writes it, then start again.",
-                    path=str(plan.source),
-                )
+            check_unchanged(plan.source, sources, begun_at)
             facts = _manifest(plan, target, partial)
             check()
             check_target(target, replace=replace, is_folder=True)
@@ -313,12 +311,6 @@ def _json(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _stamps(plan: FolderPlan) -> list[list[int]]:
-    """Size, time and inode of the source files, which reveal that one was changed or replaced."""
-    paths = [plan.source / CONFIG, *(header.path for header in plan.headers)]
-    return [[s.st_size, s.st_mtime_ns, s.st_ino] for s in (path.stat() for path in paths)]
-
-
 def _text_hash(plan: FolderPlan) -> str | None:
     if plan.calibration is None:
         return None
@@ -327,11 +319,7 @@ def _text_hash(plan: FolderPlan) -> str | None:
 
 def _versions() -> list[str]:
     """The versions of Hearth and PyTorch, on which rounding depends."""
-    try:
-        hearth = metadata.version("hearth-llm")
-    except metadata.PackageNotFoundError:
-        hearth = "unknown"
-    return [hearth, str(torch.__version__)]
+    return [installed_version("hearth-llm") or "unknown", str(torch.__version__)]
 
 
 def _manifest(plan: FolderPlan, target: Path, partial: Partial) -> dict[str, Any]:

@@ -25,12 +25,13 @@ import shutil
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from hearth.quant.errors import CorruptFile
 from hearth.quant.gguf.errors import BeingWritten, NoSpace, TargetExists
 from hearth.quant.methods import Check
 
@@ -485,6 +486,22 @@ def check_target(target: Path, *, replace: bool, is_folder: bool = False) -> Non
             f"{target} exists already.",
             "Write to another name (--output), or let it be replaced (--yes).",
             path=str(target),
+        )
+
+
+def stamps(files: Iterable[Path]) -> list[list[int]]:
+    """Size, time and inode of each file, which reveal that it was changed or replaced."""
+    statuses = [path.stat() for path in files]
+    return [[one.st_size, one.st_mtime_ns, one.st_ino] for one in statuses]
+
+
+def check_unchanged(source: Path, files: Iterable[Path], before: Sequence[Sequence[int]]) -> None:
+    """Raises `CorruptFile` if the stamps of the `files` of `source` are not those `before`."""
+    if stamps(files) != before:
+        raise CorruptFile(
+            f"{source.name} changed while the model was quantized.",
+            "Wait until no program writes it, then start again.",
+            path=str(source),
         )
 
 

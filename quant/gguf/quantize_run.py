@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,17 @@ from hearth.quant.gguf.quantize import CHUNK_WEIGHTS, CHUNKS_AHEAD, QuantizePlan
 from hearth.quant.gguf.quantize_file import (
     Partial,
     check_target,
+    check_unchanged,
     discard,
     manifest_path,
     open_partial,
+    stamps,
     write_json,
 )
 from hearth.quant.gguf.source import SourceFile, WeightReader
 from hearth.quant.gguf.writer import padded
 from hearth.quant.methods import Check, OnNote, OnProgress, Quantized
+from hearth.quant.versions import installed_version
 
 _COPY_BYTES = 4 << 20
 
@@ -60,7 +62,7 @@ def run(
 
     Raises:
         CannotQuantize: a weight is not a finite number, or the target is the source itself.
-        CorruptFile: the source changed since it was planned.
+        CorruptFile: the source or the importance matrix changed meanwhile.
         BeingWritten, TargetExists, NoSpace, GgmlUnavailable: see the classes.
         OSError: a file cannot be read or written.
     """
@@ -70,13 +72,15 @@ def run(
     check_target(target, replace=replace)
     for kind in {tensor.type for tensor in plan.tensors if tensor.changes}:
         ggml.prepare(kind)
-    begun_at = _stamps(plan)
+    sources = [file.path for file in files]
+    matrices = [plan.matrix.path] if plan.matrix is not None else []
+    source_stamps, matrix_stamps = stamps(sources), stamps(matrices)
     begin = {
         "request": {**_request(plan), "replace": replace},
         "size_bytes": plan.size_bytes,
         "made_of": {
-            "source": begun_at,
-            "importance matrix": _stamp(plan.matrix.path) if plan.matrix is not None else None,
+            "source": source_stamps,
+            "importance matrix": matrix_stamps,
             "options or version": [
                 hashlib.sha256(plan.layout.header).hexdigest(),
                 *_versions(ggml),
@@ -88,17 +92,14 @@ def run(
             partial = leaving.enter_context(open_partial(target, begin, check))
             if partial.note:
                 on_note(partial.note)
-            hashes = _SourceHashes([file.path for file in files])
+            hashes = _SourceHashes(sources)
             leaving.callback(hashes.stop)
             _Work(plan, ggml, threads, on_progress, check).write(partial)
             partial.sync()
             source_hashes = hashes.result(check)
-            if _stamps(plan) != begun_at:
-                raise CorruptFile(
-                    f"{plan.source.header.path.name} changed while it was quantized.",
-                    "Wait until no program writes it, then start again.",
-                    path=str(plan.source.header.path),
-                )
+            check_unchanged(plan.source.header.path, sources, source_stamps)
+            if plan.matrix is not None:
+                check_unchanged(plan.matrix.path, matrices, matrix_stamps)
             _verify(partial.path, plan)
             check()
             check_target(target, replace=replace)
@@ -260,16 +261,6 @@ def _check_places(files: Sequence[SourceFile], target: Path) -> None:
             )
 
 
-def _stamps(plan: QuantizePlan) -> list[list[int]]:
-    return [_stamp(file.path) for file in plan.source.files]
-
-
-def _stamp(path: Path) -> list[int]:
-    """Size, time and inode of a file, which reveal that it was changed or replaced."""
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
-
-
 def _request(plan: QuantizePlan) -> dict[str, Any]:
     """The request, from which the same plan can be made again."""
     if plan.request is not None:
@@ -350,11 +341,4 @@ def _sha256(path: Path) -> str:
 
 def _versions(ggml: Ggml) -> list[str | None]:
     """The versions of Hearth, llama-cpp-python and ggml."""
-    return [_version("hearth-llm"), _version("llama-cpp-python"), ggml.version]
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return [installed_version("hearth-llm"), installed_version("llama-cpp-python"), ggml.version]

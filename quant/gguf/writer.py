@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,22 +25,10 @@ _U64 = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """One tensor of a new file. `offset` counts from the data section; `size` excludes padding."""
-
-    name: str
-    shape: tuple[int, ...]
-    type: TensorType
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of a new file: the bytes of its header, padding included, and its tensors."""
+    """The layout of a new file: the bytes of its header, padding included, and its size."""
 
     header: bytes
-    tensors: tuple[Placed, ...]
     alignment: int
     size: int
     """Bytes of the whole file."""
@@ -101,29 +89,20 @@ def lay_out(
         pairs: encoded pairs by key, as from `metadata_bytes`.
         tensors: (name, shape in ggml's order, type, bytes of data).
     """
-    placed = []
+    parts = [_START.pack(_MAGIC, _VERSION, len(tensors), len(pairs)), *pairs.values()]
     offset = 0
     for name, shape, kind, size in tensors:
-        placed.append(Placed(name, shape, kind, offset, size))
+        parts += [_string(name), _U32.pack(len(shape)), *map(_U64.pack, shape)]
+        parts += [_U32.pack(kind), _U64.pack(offset)]
         offset += padded(size, alignment)
-    header = b"".join(_header(pairs.values(), len(pairs), placed))
+    header = b"".join(parts)
     header += bytes(padded(len(header), alignment) - len(header))
-    return Layout(header, tuple(placed), alignment, len(header) + offset)
+    return Layout(header, alignment, len(header) + offset)
 
 
 def padded(size: int, alignment: int) -> int:
     """`size` rounded up to a multiple of `alignment`."""
     return -(-size // alignment) * alignment
-
-
-def _header(pairs: Iterable[bytes], count: int, tensors: Sequence[Placed]) -> Iterable[bytes]:
-    yield _START.pack(_MAGIC, _VERSION, len(tensors), count)
-    yield from pairs
-    for tensor in tensors:
-        yield _string(tensor.name)
-        yield _U32.pack(len(tensor.shape))
-        yield b"".join(_U64.pack(length) for length in tensor.shape)
-        yield _U32.pack(tensor.type) + _U64.pack(tensor.offset)
 
 
 def _string(text: str) -> bytes:

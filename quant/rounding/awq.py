@@ -186,16 +186,13 @@ def _weight_shares(weights: Sequence[Tensor], grid: Grid) -> Tensor:
     return total / sum(len(weight) for weight in weights)
 
 
-def search_clip(
-    weight: Tensor, x_sample: Tensor, grid: Grid, scales: Scales | None = None
-) -> Tensor:
+def search_clip(weight: Tensor, x_sample: Tensor, grid: Grid) -> Tensor:
     """The magnitudes to clip weights to before rounding, with which the product with each group of
     inputs changes least.
 
     Args:
-        weight: [outputs, inputs], not scaled.
-        x_sample: [rows, inputs], not scaled.
-        scales: applied to both.
+        weight: [outputs, inputs], scaled.
+        x_sample: [rows, inputs], divided by the scales.
 
     Returns:
         [outputs, groups] float32, for `round_awq`. Each applies to the weights that share a scale;
@@ -206,17 +203,14 @@ def search_clip(
     """
     check(weight, grid)
     x = x_sample.reshape(-1, weight.shape[1]).to(weight.device, torch.float32)
-    if scales is not None:
-        x = x / scales.values.to(x)
-    levels = fit(_scaled(weight, scales), grid) if grid.scope in ("tensor", "block") else None
+    levels = fit(weight.to(torch.float32), grid) if grid.scope in ("tensor", "block") else None
     groups = in_groups(x, grid).transpose(0, 1)
     # Σ (Δ · x)² = Δ (Σ x xᵀ) Δᵀ for each group; the moments are [groups, group, group].
     moments = groups.transpose(1, 2) @ groups
     clips = grid.numbers_of(weight)
     for some in row_slices(weight, grid):
-        rows = _scaled(weight[some], scales)
         own = None if levels is None else levels.rows(some)
-        clips[some] = _best_clip(rows, moments, grid, own)
+        clips[some] = _best_clip(weight[some].to(torch.float32), moments, grid, own)
     return clips
 
 
@@ -236,30 +230,21 @@ def _best_clip(weight: Tensor, moments: Tensor, grid: Grid, levels: Levels | Non
     return best
 
 
-def _scaled(weight: Tensor, scales: Scales | None) -> Tensor:
-    weight = weight.to(torch.float32)
-    return weight if scales is None else weight * scales.values.to(weight)
-
-
 def _clipped(weight: Tensor, clip: Tensor, grid: Grid) -> Tensor:
     """[rows, inputs] float32: `weight` clamped between -`clip` and `clip`, [rows, groups]."""
     bound = clip[:, :, None]
     return in_groups(weight, grid).clamp(-bound, bound).flatten(1)[:, : weight.shape[1]]
 
 
-def round_awq(
-    weight: Tensor, grid: Grid, scales: Scales | None = None, clip: Tensor | None = None
-) -> PackedWeight:
-    """Scale and clip `weight`, and round it to nearest, for activations that are divided by the
-    scales.
+def round_awq(weight: Tensor, grid: Grid, clip: Tensor) -> PackedWeight:
+    """Clip `weight` and round it to nearest.
 
     Args:
-        weight: [outputs, inputs].
+        weight: [outputs, inputs], scaled.
         clip: the result of `search_clip`.
     """
     check(weight, grid)
-    ready = _scaled(weight, scales)
-    return round_plain(ready if clip is None else _clipped(ready, clip, grid), grid)
+    return round_plain(_clipped(weight.to(torch.float32), clip, grid), grid)
 
 
 # Folding.

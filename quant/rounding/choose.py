@@ -50,17 +50,13 @@ def choose(
     return Choice(min(errors, key=lambda name: (errors[name], name != PLAIN)), errors)
 
 
-def output_error(
-    weight: Tensor, packed: PackedWeight, x: Tensor, *, scales: Tensor | None = None
-) -> float:
+def output_error(weight: Tensor, packed: PackedWeight, x: Tensor) -> float:
     """‖(W - Q) X‖ / ‖W X‖, where Q is `packed` dequantized; infinity if that is not a finite
     number.
 
     Args:
         weight: [outputs, inputs] of any float dtype.
         x: [rows, inputs].
-        scales: [inputs], if `packed` was made of `weight * scales` and is to be multiplied by
-            x / scales (AWQ).
 
     Raises:
         ValueError: the shapes do not match.
@@ -76,8 +72,6 @@ def output_error(
         some = slice(start, start + step)
         exact = weight[some].to(torch.float32)
         dequantized = packed.rows(some).unpacked(torch.float32)
-        if scales is not None:
-            dequantized /= scales.to(dequantized.device, torch.float32)
         kept += _square(rows @ exact.t())
         lost += _square(rows @ (exact - dequantized).t())
     if not isfinite(lost + kept):

@@ -125,6 +125,15 @@ def test_a_sound_model_is_found_sound(hearth, folder, model) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
+def test_a_gguf_that_only_llama_cpp_runs_is_read_too(hearth, home) -> None:
+    extra = {"llama.attention.temperature_scale": 0.1}
+    tiny_llama(home / "data" / "models" / "odd.gguf", extra=extra)
+    result = hearth("show", "odd", "--verify")
+    assert result.code == 0
+    assert "tensors are finite" in result.out and "llama.cpp may" in result.out
+
+
+@pytest.mark.usefixtures("one_process")
 def test_numbers_that_are_none_are_found_wherever_they_are(hearth, folder) -> None:
     path = folder / "model-00002-of-00002.safetensors"
     data = bytearray(path.read_bytes())

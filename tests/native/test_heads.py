@@ -20,7 +20,13 @@ from hearth.backends.engine.medusa import HeadsDrafter
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import CorruptFile, HearthError, InvalidParameter, UnsupportedModel
 from hearth.backends.native.heads import HeadWeights, read_heads
-from hearth.backends.native.heads_training import HeadsPlan, Piece, train_heads, write_heads
+from hearth.backends.native.heads_training import (
+    HeadsPlan,
+    Piece,
+    prompts_of,
+    train_heads,
+    write_heads,
+)
 from hearth.backends.native.load import open_model
 from hearth.backends.worker.drafting import open_heads
 from speakers import drain, generation
@@ -107,6 +113,10 @@ def test_heads_without_outputs_use_those_of_the_model(changes, tmp_path):
         (lambda t: t.update({"0.0.linear.weight": torch.zeros(8, 8)}), InvalidParameter),
         (lambda t: t.update({"2.1.weight": torch.zeros(VOCAB + 1, WIDTH)}), InvalidParameter),
         (lambda t: t.clear(), CorruptFile),
+        (lambda t: t.update({"999999999.0.linear.weight": torch.zeros(8, 8)}), CorruptFile),
+        (lambda t: t.update({f"{'9' * 5000}.0.linear.weight": torch.zeros(8, 8)}), CorruptFile),
+        (lambda t: t.update({"7.1.weight": t.pop("2.1.weight")}), CorruptFile),
+        (lambda t: t.update({"vocabulary": torch.tensor(5)}), CorruptFile),
     ],
 )
 def test_files_that_are_no_heads_of_this_model(change, error, tmp_path):
@@ -222,6 +232,16 @@ def test_the_output_matrix_of_a_gpu_is_asked_there(tmp_path, loaded, monkeypatch
     plan = HeadsPlan(heads=1, epochs=1)
     made = train_heads(loaded, pieces, [], plan, tmp_path, lambda phase, done, total: None)
     assert made.tokens == 300
+
+
+def test_a_text_without_prompts_that_can_be_answered(tmp_path, loaded):
+    with pytest.raises(InvalidParameter, match="no paragraph of at least 8 words"):
+        prompts_of("Too short.\n\nThis is, too.", are_questions=False)
+    with pytest.raises(InvalidParameter, match="no lines"):
+        prompts_of(" \n", are_questions=True)
+    plan = HeadsPlan(answer_tokens=60)
+    with pytest.raises(InvalidParameter, match="the shortest has 470 tokens, and at most 452"):
+        train_heads(loaded, [], [[5] * 470, [5] * 500], plan, tmp_path, lambda *_: None)
 
 
 def test_answers_are_not_made_twice(tmp_path, loaded):

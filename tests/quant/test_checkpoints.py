@@ -520,6 +520,7 @@ def test_a_module_that_is_quantized_against_the_config(tmp_path: Path) -> None:
         b'{"quant_type": "nf4", "shape": [64, 96], "blocksize": 60}',
         b'{"quant_type": "nf4", "shape": [64, 96], "blocksize": 64, "nested_blocksize": 0}',
         b'{"quant_type": "nf4", "shape": [64, 96], "blocksize": 64, "nested_offset": "1"}',
+        b'{"quant_type": "nf4", "shape": [64, 96], "blocksize": 64, "nested_offset": 1%0400d}' % 0,
     ],
 )
 def test_a_state_of_nf4_that_cannot_be(state: bytes, tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ def test_what_is_no_source(tmp_path: Path) -> None:
     said = "no folder of safetensors with packed matrices"
     assert_refused(source, tmp_path / "made", "gptq", said, UnsupportedModel)
     assert_refused(tmp_path / "none", tmp_path / "made", "gptq", said, UnsupportedModel)
-    for options, wrong in ({}, "format is missing"), ({"format": "gguf", "file-mb": 1}, "file-mb"):
+    for options, wrong in ({}, "format is missing"), ({"format": "gguf", "file-mb": 1}, "one file"):
         with pytest.raises(BadRecipe, match=wrong):
             method_named("convert").plan(source, "convert", options)
     quantize_folder(source, gptq(), gptq_config(), is_quantized=lambda name: False)

@@ -104,10 +104,26 @@ def test_variants_of_a_family_that_are_refused(
         ({"head_dim": 17}, "partial_rotary_factor"),
         ({"rms_norm_eps": -1.0}, "rms_norm_eps"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps"),
+        ({"partial_rotary_factor": 1e308}, "partial_rotary_factor"),
         ({"rope_theta": 0}, "rope_theta"),
         ({"rope_scaling": 4.0}, "rope_scaling"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 1e308}}, "rope_scaling.factor"),
+        (
+            # Its logarithm times that of the factor is -10: the divisor would be 0.
+            {
+                "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}
+                | {"mscale_all_dim": -7.213475204444817}
+            },
+            "mscale_all_dim",
+        ),
         ({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0]}}, "short_factor"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [10**400]}}, "short_factor"),
+        (
+            {"rope_scaling": {"rope_type": "longrope", "original_max_position_embeddings": 1}},
+            "original_max_position_embeddings",
+        ),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
     ],
 )

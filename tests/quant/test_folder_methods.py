@@ -646,6 +646,7 @@ def test_stacked_experts_in_another_order_are_refused_by_name(tmp_path: Path) ->
         ("int4", "asym group=64 head=6", {"symmetry": "asym", "group": 64, "head": "6"}),
         ("int4", "group=-1 format=gptq", {"group": -1, "format": "gptq"}),
         ("gguf", "imatrix=auto tensor=v=Q8_0", {"imatrix": "auto", "tensor": ["v=Q8_0"]}),
+        ("gguf", "tensor=v=Q8_0 tensor=k=Q6_K", {"tensor": ["v=Q8_0", "k=Q6_K"]}),
         ("gguf", "llamacpp off", {"backend": "llamacpp", "imatrix": "off"}),
         ("int8", "asyn", None),
         ("int8", "group=many", None),

@@ -54,6 +54,7 @@ def test_no_file_says_nothing(tmp_path: Path) -> None:
     ("name", "value"),
     [
         ("temperature", "warm"),
+        ("temperature", 10**400),
         ("top_k", 1.5),
         ("top_p", True),
         ("min_p", [0.1]),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gguf_builder
-from hearth.quant.gguf import check
+from hearth.quant.gguf.preflight import check
 
 VARIANTS: list[dict[str, Any]] = [
     {},

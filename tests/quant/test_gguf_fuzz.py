@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gguf_builder
 from gguf_raw import small_llama
 from hearth.quant.errors import HearthError
-from hearth.quant.gguf import check
+from hearth.quant.gguf.preflight import check
 
 GUIDE = Path(__file__).parents[2] / "assets" / "guide" / "guide.f16.gguf"
 MUTATIONS = 2_000

@@ -25,8 +25,10 @@ from gguf_raw import (
     u32,
 )
 from hearth.quant.errors import CorruptFile, UnsupportedModel
-from hearth.quant.gguf import TensorType, check, read_header
 from hearth.quant.gguf.families import FAMILIES
+from hearth.quant.gguf.preflight import check
+from hearth.quant.gguf.reader import read_header
+from hearth.quant.gguf.types import TensorType
 
 
 def _write(path: Path, raw: RawGguf) -> Path:

@@ -17,7 +17,9 @@ from gguf_meaning_cases import MEANING
 from gguf_raw import i32s, small_llama, string, strings, u32
 from gguf_structure_cases import STRUCTURE
 from hearth.quant.errors import CorruptFile, UnsupportedModel
-from hearth.quant.gguf import NumberArray, StringArray, check, read_header
+from hearth.quant.gguf.preflight import check
+from hearth.quant.gguf.reader import read_header
+from hearth.quant.gguf.values import NumberArray, StringArray
 
 
 def _write(folder: Path, data: bytes) -> Path:

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from gguf_builder import tiny_llama
 from hearth.quant.errors import CorruptFile
-from hearth.quant.gguf import StringArray, preflight, read_header
+from hearth.quant.gguf import preflight
+from hearth.quant.gguf.reader import read_header
 from hearth.quant.gguf.types import TensorType, ValueType
+from hearth.quant.gguf.values import StringArray
 from hearth.quant.gguf.writer import lay_out, metadata_bytes, padded, pair_bytes
 
 
@@ -72,14 +74,18 @@ def test_gguf_py_reads_what_is_written(tmp_path: Path) -> None:
     sizes=st.lists(st.integers(1, 300).map(lambda count: 2 * count), max_size=12),
     alignment=st.sampled_from([8, 32, 64, 4096]),
 )
-def test_tensors_lie_aligned_one_after_the_other(sizes: list[int], alignment: int) -> None:
+def test_tensors_lie_aligned_one_after_the_other(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], alignment: int
+) -> None:
     pairs = {"general.alignment": pair_bytes("general.alignment", ValueType.U32, alignment)}
     tensors = [(f"t{i}", (size // 2,), TensorType.F16, size) for i, size in enumerate(sizes)]
     layout = lay_out(pairs, tensors, alignment)
     assert len(layout.header) % alignment == 0
+    made = tmp_path_factory.getbasetemp() / "aligned.gguf"
+    made.write_bytes(layout.header + bytes(layout.size - len(layout.header)))
     at = 0
-    for placed, size in zip(layout.tensors, sizes, strict=True):
-        assert placed.offset == at and placed.size == size
+    for placed, size in zip(read_header(made).tensors, sizes, strict=True):
+        assert placed.offset == at and placed.nbytes == size
         at += padded(size, alignment)
     assert layout.size == len(layout.header) + at
 

@@ -14,7 +14,7 @@ import pytest
 
 from gguf_builder import mutate, tiny_llama
 from hearth.quant.errors import CorruptFile, HearthError
-from hearth.quant.gguf import preflight
+from hearth.quant.gguf import imatrix, preflight
 from hearth.quant.gguf.errors import (
     BeingWritten,
     CannotQuantize,
@@ -28,7 +28,7 @@ from hearth.quant.gguf.quantize_file import (
     unfinished_in,
 )
 from hearth.quant.gguf.quantize_run import run
-from quantizing import GUIDE, Stopped, planned, sha256, stop_after
+from quantizing import GUIDE, Stopped, importances, planned, save_imatrix, sha256, stop_after
 
 
 @pytest.fixture(scope="module")
@@ -153,18 +153,20 @@ def test_a_file_in_the_way_is_replaced_only_when_asked(tmp_path: Path, wide: Pat
         run(planned(target, "Q6_K", requantize=True), target, replace=True)
 
 
-def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, wide: Path) -> None:
+@pytest.mark.parametrize("changed", ["source.gguf", "im.gguf"])
+def test_input_that_changes_meanwhile_is_noticed(changed: str, tmp_path: Path, wide: Path) -> None:
     source = tmp_path / "source.gguf"
     source.write_bytes(wide.read_bytes())
+    matrix = imatrix.read(save_imatrix(tmp_path / "im.gguf", importances(wide)))
 
     def touch(done: int, total: int, name: str) -> None:
         if done == total:
-            data = bytearray(source.read_bytes())
+            data = bytearray((tmp_path / changed).read_bytes())
             data[-1] ^= 1
-            source.write_bytes(data)
+            (tmp_path / changed).write_bytes(data)
 
-    with pytest.raises(CorruptFile, match="changed while"):
-        run(planned(source, "Q8_0"), tmp_path / "out.gguf", on_progress=touch)
+    with pytest.raises(CorruptFile, match=f"{changed} changed while"):
+        run(planned(source, "Q4_K_M", matrix=matrix), tmp_path / "out.gguf", on_progress=touch)
     assert not (tmp_path / "out.gguf").exists()
 
 

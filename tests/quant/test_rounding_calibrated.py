@@ -276,10 +276,10 @@ def test_scales_make_errors_of_outputs_smaller_with_outliers(name: str) -> None:
     limit = 1.0 if grid.kind == "fp8" else 0.8
     for weight in weights:
         plain = output_error(weight, round_plain(weight, grid), others)
-        scaled = round_awq(weight, grid, scales)
-        assert output_error(weight, scaled, others, scales=scales.values) <= limit * plain
-        clipped = round_awq(weight, grid, scales, search_clip(weight, x, grid, scales))
-        assert output_error(weight, clipped, others, scales=scales.values) <= limit * plain
+        scaled = weight * scales.values
+        clip = search_clip(scaled, x / scales.values, grid)
+        for packed in (round_plain(scaled, grid), round_awq(scaled, grid, clip)):
+            assert output_error(scaled, packed, others / scales.values) <= limit * plain
 
 
 def test_scales_are_never_worse_than_none() -> None:
@@ -301,7 +301,7 @@ def test_clipping_makes_errors_of_groups_smaller(name: str) -> None:
     clip = search_clip(weight, x, grid)
     largest = torch.unflatten(weight.abs(), 1, (clip.shape[1], -1)).amax(-1)
     assert bool((clip <= largest).all()) and bool((clip > 0.5 * largest).all())
-    found = output_error(weight, round_awq(weight, grid, None, clip), x)
+    found = output_error(weight, round_awq(weight, grid, clip), x)
     plain = output_error(weight, round_plain(weight, grid), x)
     assert found <= 1.002 * plain
     if grid.kind == "int" and grid.bits == 3:
@@ -390,7 +390,7 @@ def test_the_choice_is_never_worse_than_rounding_to_nearest(kind: str) -> None:
             "plain": round_plain(weight, grid),
             "hqq": round_hqq(weight, grid),
             "gptq": round_gptq(weight, seen(x), grid),
-            "clipped": round_awq(weight, grid, clip=search_clip(weight, x, grid)),
+            "clipped": round_awq(weight, grid, search_clip(weight, x, grid)),
         }
         choice = choose(candidates, weight, activations(kind, 2))
         assert choice.errors[choice.name] == min(choice.errors.values())
@@ -414,14 +414,14 @@ def test_every_method_on_a_card(name: str) -> None:
         own, rows = weight.to(device), x.to(device)
         hessian, scales = Hessian(INPUTS, device), search_scales([own], rows, grid)
         hessian.add(rows)
-        clip = search_clip(own, rows, grid, scales)
-        made = [round_plain(own, grid), round_gptq(own, hessian, grid), round_awq(own, grid)]
+        scaled, divided = own * scales.values, rows / scales.values
+        made = [round_plain(own, grid), round_gptq(own, hessian, grid)]
         if grid.scope == "group":
             made.append(round_hqq(own, grid))
         assert {one.weight.device.type for one in made} == {device}
-        scaled = round_awq(own, grid, scales, clip)
+        clipped = round_awq(scaled, grid, search_clip(scaled, divided, grid))
         errors = [output_error(own, one, rows) for one in made]
-        found.append([*errors, output_error(own, scaled, rows, scales=scales.values)])
+        found.append([*errors, output_error(scaled, clipped, divided)])
     assert found[1] == pytest.approx(found[0], rel=0.02)
 
 

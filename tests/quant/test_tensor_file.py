@@ -13,7 +13,8 @@ import torch
 from gguf_builder import save, tiny_llama
 from hearth.kernels.dequantize import dequantize
 from hearth.quant.errors import CorruptFile
-from hearth.quant.gguf import check, read_header
+from hearth.quant.gguf.preflight import check
+from hearth.quant.gguf.reader import read_header
 from hearth.quant.gguf.shards import with_shards
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import DTYPES

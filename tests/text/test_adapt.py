@@ -194,9 +194,3 @@ def test_results_stay_where_only_the_calls_are_lost():
     prompt, notices = adapted(GRANITE, (USER, CALLED, *RESULTS), (LOOK,))
     assert "<|tool|>blue<|end|><|tool|>lost<|end|>" in prompt
     assert len(notices) == 1
-
-
-def test_the_longest_time_to_keep_survives_joining():
-    kept = tuple(replace(result, keep_s=5.0 + n) for n, result in enumerate(RESULTS))
-    made = adapt((USER, CALLED, *kept), TemplateTraits(calls=None, results=False))
-    assert made.messages[-1].keep_s == 6.0

@@ -60,7 +60,8 @@ class SentencePieceEncoder:
     """Encodes text without special tokens. Thread-safe.
 
     Args:
-        ids: ids of the tokens that text may become, by token text; <0x00> to <0xFF> are bytes.
+        ids: ids of the tokens that text may become, by token text. A byte is <0x00> to <0xFF> or
+            the byte itself, a lone surrogate if it is not ASCII.
         scores: the score of every token; the pair whose joined token scores highest merges first.
         adds_space: put a space before text, so that its first word begins like any other.
     """
@@ -101,4 +102,5 @@ class SentencePieceEncoder:
 
     def _byte_id(self, byte: int) -> int:
         ident = self._ids.get(f"<0x{byte:02X}>")
-        return self._ids[chr(byte)] if ident is None else ident
+        itself = bytes((byte,)).decode("utf-8", "surrogateescape")
+        return self._ids[itself] if ident is None else ident

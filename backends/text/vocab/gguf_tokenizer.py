@@ -10,7 +10,7 @@ from hearth.backends.text.vocab.base import BaseTokenizer
 from hearth.backends.text.vocab.bpe import BpeEncoder, SentencePieceEncoder
 from hearth.backends.text.vocab.byte_alphabet import to_bytes
 from hearth.backends.text.vocab.gguf_vocabulary import BPE, GgufVocabulary
-from hearth.backends.text.vocab.merges import SPACE_MARK
+from hearth.backends.text.vocab.merges import BYTE_TOKEN, SPACE_MARK
 from hearth.backends.text.vocab.partition import Partition
 from hearth.quant.gguf.types import TokenKind
 
@@ -105,7 +105,8 @@ def _piece(vocabulary: GgufVocabulary, text: str, kind: TokenKind) -> bytes:
     if kind in _RECOGNISED:
         return text.encode("utf-8", "surrogateescape")
     if kind is TokenKind.BYTE:
-        return bytes((int(text[3:5], 16),))
+        byte = BYTE_TOKEN.fullmatch(text)
+        return bytes((int(byte[1], 16),)) if byte else text.encode("utf-8", "surrogateescape")
     if kind is not TokenKind.NORMAL:
         return b""
     if vocabulary.model != BPE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ from hearth.backends.errors import CorruptFile
 from hearth.backends.text.vocab.base import BaseTokenizer
 from hearth.backends.text.vocab.byte_alphabet import to_bytes
 from hearth.backends.text.vocab.folder_settings import FolderSettings
+from hearth.backends.text.vocab.merges import BYTE_TOKEN
 from hearth.backends.text.vocab.special_ids import SpecialIds, special_ids
 
 _LARGEST_BYTES: Final = 256 * 1024 * 1024
 _NOWHERE: Final = "\U0010ffff"
 """A noncharacter, which no vocabulary contains."""
-_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class JsonTokenizer(BaseTokenizer):
@@ -206,7 +205,7 @@ class _PieceRules:
         """The bytes that the token `text` stands for."""
         if self.is_byte_level:
             return to_bytes(text)
-        byte = _BYTE.fullmatch(text) if self.has_bytes else None
+        byte = BYTE_TOKEN.fullmatch(text) if self.has_bytes else None
         if byte is not None:
             return bytes.fromhex(byte[1])
         if self.continues:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 SPACE_MARK: Final = "▁"
+BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+"""The text of a token for a byte."""
 Priority = Callable[[str, str], float | None]
 """Priority of joining two neighbours, smallest first; None if they cannot be joined."""
 

@@ -49,10 +49,13 @@ def opened(path: Path) -> GgufTokenizer:
     return open_gguf(read_header(path))
 
 
-def sentence_piece(path: Path, **extra: Any) -> Path:
-    tokens = ["<unk>", "<s>", "</s>", *BYTES, *WORDS, "<turn>", "[tag]", "<|endoftext|>"]
+def sentence_piece(path: Path, *, raw: int | None = None, **extra: Any) -> Path:
+    """`raw`: tokens of bytes from 0x80 on have this kind and hold the byte itself."""
+    spelled = BYTES if raw is None else BYTES[:128] + [bytes((byte,)) for byte in range(128, 256)]
+    tokens = ["<unk>", "<s>", "</s>", *spelled, *WORDS, "<turn>", "[tag]", "<|endoftext|>"]
     kinds = [NORMAL] * len(WORDS)
-    types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *kinds, CONTROL, WRITTEN, CONTROL]
+    of_bytes = [BYTE] * 128 + [BYTE if raw is None else raw] * 128
+    types = [UNKNOWN, CONTROL, CONTROL, *of_bytes, *kinds, CONTROL, WRITTEN, CONTROL]
     scores = [SCORES.get(token, -9.0) for token in tokens]
     return write_vocabulary(path, "llama", tokens, types=types, scores=scores, **extra)
 
@@ -62,6 +65,7 @@ FILES: dict[str, dict[str, Any]] = {
     "without a space in front": {"add_space_prefix": False},
     "without bos": {"add_bos_token": False, "add_eos_token": True},
     "phi 3": {"name": "Phi-3 mini"},
+    "raw bytes": {"raw": NORMAL},
     "filled in": {"fim_pre_token_id": 3, "fim_suf_token_id": 4},
     "filled in by old keys": {
         "prefix_token_id": 3,
@@ -107,6 +111,12 @@ def test_each_kind_is_as_llama_cpp_has_it(kind: str, tmp_path: Path) -> None:
         for text in ("", *(random.mixed("the cats ab", PIECES) for _ in range(200))):
             options: dict[str, Any] = {"special": True, "add_bos": True, "add_eos": True}
             assert tokenizer.encode(text, **options) == theirs.encode(text, **options), text
+
+
+def test_raw_bytes_may_be_of_the_kind_of_bytes(tmp_path: Path) -> None:
+    tokenizer = opened(sentence_piece(tmp_path / "vocabulary.gguf", raw=BYTE))
+    ids = tokenizer.encode("語\n", special=False, add_bos=False)
+    assert tokenizer.decode(ids) == " 語\n"
 
 
 def test_special_tokens_have_the_names_that_the_file_gives_them(tmp_path: Path) -> None:
