@@ -68,11 +68,15 @@ def verify_model(path: str | Path, progress: Progress = lambda done, total: None
     file = _open(Path(path))
     total = sum(tensor.nbytes for tensor in file.stored.values())
     done, bad, unread = 0, [], []
+
+    def of_tensor(read: int) -> None:
+        progress(done + read, total)
+
     for name, tensor in file.stored.items():
         if tensor.packing and tensor.packing not in packings():
             unread.append(name)
         else:
-            problem = _look_at(name, file, lambda read, before=done: progress(before + read, total))
+            problem = _look_at(name, file, of_tensor)
             bad += [problem] if problem else []
         done += tensor.nbytes
         file.release(name)
