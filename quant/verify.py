@@ -72,7 +72,7 @@ def verify_model(path: str | Path, progress: Progress = lambda done, total: None
         if tensor.packing and tensor.packing not in packings():
             unread.append(name)
         else:
-            problem = _look_at(name, file, lambda read, before=done: progress(before + read, total))
+            problem = _look_at(name, file, progress, done, total)
             bad += [problem] if problem else []
         done += tensor.nbytes
         file.release(name)
@@ -83,16 +83,21 @@ def verify_model(path: str | Path, progress: Progress = lambda done, total: None
 
 
 def _look_at(
-    name: str, file: SafetensorsTensors | GgufTensorFile, progress: Callable[[int], None]
+    name: str,
+    file: SafetensorsTensors | GgufTensorFile,
+    progress: Progress,
+    done: int,
+    total: int,
 ) -> NotFinite | None:
-    first, count, done = -1, 0, 0
+    """Check one tensor; `done` of `total` bytes were checked before."""
+    first, count = -1, 0
     for start, piece in _pieces(_rows(file, name)):
         wrong = ~finite_rows(piece, file.stored[name].packing)
         if first < 0 and wrong.any():
             first = start + int(wrong.nonzero()[0])
         count += int(wrong.sum())
         done += piece.nbytes
-        progress(done)
+        progress(done, total)
     return NotFinite(name, count, first) if count else None
 
 
