@@ -68,15 +68,11 @@ def verify_model(path: str | Path, progress: Progress = lambda done, total: None
     file = _open(Path(path))
     total = sum(tensor.nbytes for tensor in file.stored.values())
     done, bad, unread = 0, [], []
-
-    def of_tensor(read: int) -> None:
-        progress(done + read, total)
-
     for name, tensor in file.stored.items():
         if tensor.packing and tensor.packing not in packings():
             unread.append(name)
         else:
-            problem = _look_at(name, file, of_tensor)
+            problem = _look_at(name, file, progress, done, total)
             bad += [problem] if problem else []
         done += tensor.nbytes
         file.release(name)
@@ -87,16 +83,21 @@ def verify_model(path: str | Path, progress: Progress = lambda done, total: None
 
 
 def _look_at(
-    name: str, file: SafetensorsTensors | GgufTensorFile, progress: Callable[[int], None]
+    name: str,
+    file: SafetensorsTensors | GgufTensorFile,
+    progress: Progress,
+    done: int,
+    total: int,
 ) -> NotFinite | None:
-    first, count, done = -1, 0, 0
+    """Check one tensor; `done` of `total` bytes were checked before."""
+    first, count = -1, 0
     for start, piece in _pieces(_rows(file, name)):
         wrong = ~finite_rows(piece, file.stored[name].packing)
         if first < 0 and wrong.any():
             first = start + int(wrong.nonzero()[0])
         count += int(wrong.sum())
         done += piece.nbytes
-        progress(done)
+        progress(done, total)
     return NotFinite(name, count, first) if count else None
 
 

@@ -281,8 +281,6 @@ class TritonMatrix:
         return "" if is_exact else rounded_as(part, len(x), x.dtype)
 
     def _multiply(self, part: Planes, x: Tensor, out: Tensor) -> None:
-        from hearth.kernels.cuda.products import product_kernel
-
         match self._rounding(part, x, out.dtype):
             case "fp8":
                 out.copy_(_multiply_fp8(part, x))
@@ -302,9 +300,7 @@ class TritonMatrix:
         if tiles.split > 1:
             shape = (tiles.split, len(x), part.outputs)
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
-        launch_product(
-            product_kernel, part, x, out, partial, self._counters, None, tiles, rows=len(x)
-        )
+        launch_product(part, x, out, partial, self._counters, None, tiles)
 
 
 INT8_CONSTANTS: Final = {"BM": 128, "BN": 128, "BK": BLOCK, "num_warps": 8, "num_stages": 3}
@@ -368,17 +364,13 @@ class TritonGroup:
 
     def matmul(self, x: Tensor, offsets: Tensor) -> Tensor:
         """As `packed.GroupedLinear.matmul`, with `offsets` on the device."""
-        from hearth.kernels.cuda.products import product_kernel
-
         out = x.new_empty((len(x), self.outputs))
         column = 0
         for part in self.parts:
             rows = min(-(-len(x) // self._count), _MIDDLE)
             narrow = is_narrow(part, _capability(x.device))
             tiles = tiles_for(rows, part.outputs, 1, x.dtype, narrow)
-            launch_product(
-                product_kernel, part, x, out[:, column:], x, x, offsets, tiles, rows=len(x)
-            )
+            launch_product(part, x, out[:, column:], x, x, offsets, tiles)
             column += part.outputs
         return out
 
@@ -390,7 +382,6 @@ def can_group(matrices: Sequence[TritonMatrix]) -> bool:
 
 
 def launch_product(
-    kernel: Any,
     part: Planes,
     x: Tensor,
     out: Tensor,
@@ -398,24 +389,24 @@ def launch_product(
     counters: Tensor,
     offsets: Tensor | None,
     tiles: Tiles,
-    *,
-    rows: int,
 ) -> None:
     """Start `products.product_kernel` with these arguments.
 
     Args:
         offsets: None: there is only one matrix, for all rows.
     """
+    from hearth.kernels.cuda.products import product_kernel
+
     experts = 0 if offsets is None else len(offsets) - 1
-    grid = (-(-part.outputs // tiles.outputs), -(-rows // tiles.rows) + experts, tiles.split)
-    kernel[grid](
+    grid = (-(-part.outputs // tiles.outputs), -(-len(x) // tiles.rows) + experts, tiles.split)
+    product_kernel[grid](
         x,
         *plane_arguments(part),
         out,
         partial,
         counters,
         counters if offsets is None else offsets,
-        rows,
+        len(x),
         part.outputs,
         part.inputs,
         x.stride(0),
