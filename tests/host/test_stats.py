@@ -178,8 +178,8 @@ async def test_calls_that_name_no_session_are_for_the_front_end_that_sends_them(
     async with await listen(place, on_client):
         for _ in range(2):
             async with HostClient.attach(place) as client:
-                await client.backend(SPEC).info()
-                await client.backend(SPEC).info()
+                await client.backend(SPEC).restore(Request(text="a"))
+                await client.backend(SPEC).restore(Request(text="a"))
     names = [session for _, session in host.calls]
     assert names[0] == names[1] and names[2] == names[3]
     assert all(names) and names[0] != names[2]

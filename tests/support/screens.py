@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def check_text(text: str, name: str) -> None:
     if os.environ.get(UPDATE):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    kept = path.read_text(encoding="utf-8")
+    diff = unified_diff(kept.splitlines(), text.splitlines(), "kept", "now", lineterm="")
+    assert text == kept, "\n".join(diff)
 
 
 def is_as_kept(text: str, name: str) -> bool:

@@ -308,7 +308,7 @@ async def test_a_deleted_chat_leaves_the_list_if_its_keys_and_values_stay(
         await say(pilot, "/delete")
         await until(pilot, lambda: len(app.screen_stack) > 1)
         await pilot.press("y")
-        await until_shown(pilot, "hearth cache --clear")
+        await until_shown(pilot, "--clear")
         assert not services.chats.threads() and not app.screen.query_one(ThreadList).options
 
 

@@ -258,7 +258,7 @@ async def test_a_type_that_needs_an_importance_matrix_gets_one(
     home = services.paths.data.parent  # The job finds its folders by itself.
     monkeypatch.setenv("HEARTH_HOME", str(home))
     text = home / "text.txt"
-    text.write_text("A quantized model takes less memory. " * 120, encoding="utf-8")
+    text.write_text("A quantized model takes less memory. " * 300, encoding="utf-8")
     async with menu(services) as (app, pilot):
         app.screen._wishes["gguf"] = Wishes({"calibration": str(text)}, measures=False)
         await start(pilot, "IQ2_XXS")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -41,7 +40,7 @@ from hearth.app.tui.widgets.thread_list import ThreadList
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.requests import Request
 from pilots import opened, until, until_shown
-from screens import UPDATE, check_text, is_as_kept, text_of
+from screens import check_text, is_as_kept, text_of
 from scripted import Script
 
 WIDTHS = (60, 80, 120, 200)
@@ -124,8 +123,7 @@ class Walk:
             await self.pilot.resize_terminal(width, HEIGHT)
             self.app.show_activity()  # It is updated once a second.
             before, now, same = "", self.text, 0
-            # A list may be drawn shortly after the screen has a new size; see below for the rest.
-            while same < (6 if os.environ.get(UPDATE) else 1):
+            while same < 6:  # A list may be drawn shortly after the screen has a new size.
                 await self.pilot.pause(0.01)
                 before, now = now, self.text
                 same = same + 1 if before == now else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
@@ -89,7 +88,7 @@ def described_format_of(
 
 def takes_tools(template: str | None) -> bool:
     """Whether the template shows tools to the model."""
-    return template is not None and re.search(r"\btools\b", template) is not None
+    return template is not None and _has_word(template, "tools")
 
 
 def thinks(template: str | None) -> bool:
@@ -127,3 +126,14 @@ def _is_hermes(template: str) -> bool:
     """Whether calls are JSON between tags; other families put something else between these tags."""
     others = ("<arg_key>", "<function=", "<parameter", "]<]minimax")
     return "<tool_call>" in template and not any(other in template for other in others)
+
+
+def _has_word(text: str, word: str) -> bool:
+    """Whether `word` is in `text` other than as part of a longer name."""
+    at = text.find(word)
+    while at >= 0:
+        before, after = text[at - 1 : at], text[at + len(word) : at + len(word) + 1]
+        if not any(char.isalnum() or char == "_" for char in (before + after)):
+            return True
+        at = text.find(word, at + 1)
+    return False
