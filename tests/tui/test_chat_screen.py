@@ -579,6 +579,7 @@ async def test_export_and_import(services: Services, tmp_path: Path) -> None:
         await ask(pilot, "first " + "ä" * 1000)
         markdown, whole = tmp_path / "chat.md", tmp_path / "chat.json"
         await say(pilot, f"/export markdown {markdown}")
+        await until_shown(pilot, f"Written to {markdown}")
         await say(pilot, f"/export json {whole}")
         await until_shown(pilot, f"{whole} ({size(whole.stat().st_size)})")
         assert "It works." in markdown.read_text()
