@@ -68,7 +68,9 @@ def test_alone_they_say_what_a_raw_loop_says(truth, runner_of):
         check_together(runner, [one], preempted=False)
 
 
-@pytest.mark.parametrize("chunk", [7, 512])
+@pytest.mark.parametrize(
+    "chunk", [*(pytest.param(size, marks=pytest.mark.slow) for size in (1, 64)), 7, 512]
+)
 def test_eight_at_once_say_the_same(truth, runner_of, chunk):
     runner = runner_of(max_sessions=8, max_batch_tokens=chunk)
     check_together(runner, truth, preempted=False)

@@ -55,7 +55,9 @@ def test_fifty_prompts_alone_are_answered_as_by_a_raw_loop_of_llama_cpp(truth, r
         check_together(runner, [one], preempted=False)
 
 
-@pytest.mark.parametrize("chunk", [7, 512])
+@pytest.mark.parametrize(
+    "chunk", [*(pytest.param(size, marks=pytest.mark.slow) for size in (1, 64)), 7, 512]
+)
 def test_eight_at_once_say_the_same(truth, runner_of, chunk):
     runner = runner_of(max_sessions=8, max_batch_tokens=chunk)
     check_together(runner, truth[::3], preempted=False)
