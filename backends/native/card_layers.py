@@ -59,6 +59,7 @@ class CardLayers:
         normed: Unnormalised | None = Unnormalised(first(hidden))
         following: Sequence[Layer | None] = [*layers[1:], None]
         for layer, after, about in zip(layers, following, self._decoder.config.layers, strict=True):
+            yield 1.0
             assert normed is not None
             rotary = rotaries[about.rope] if about.rope else None
             qkv = _product(layer.qkv, normed)
@@ -72,7 +73,6 @@ class CardLayers:
             normed = few_rows.add_product(
                 down, few_rows.gated_product(gate_up, normed), hidden, norm
             )
-            yield 1.0
 
 
 def card_layers(decoder: Decoder, device: torch.device) -> CardLayers | None:

@@ -25,8 +25,8 @@ from hearth.kernels import device as devices
 
 _CHEAP_TOGETHER: Final = 64
 """Beyond this many tokens in a pass, more tokens hardly reduce the cost of each."""
-_LITTLE: Final = 1e-3
-"""In layers: less is an error of rounding."""
+_REMEMBERED: Final = 0.8
+"""How much of the slowest speed of earlier parts of a pass is expected of the next one."""
 
 
 class Embedder:
@@ -123,7 +123,7 @@ class Embedder:
         self, pages: TextPages, parts: Sequence[Sequence[int]], start: int, *, stops: bool = False
     ) -> Iterator[float | Tensor]:
         """The hidden states of the next part of each text, layer by layer, or in smaller pieces:
-        yields how much was computed since it was last asked, in layers, then the hidden states
+        yields how much it computes next, in layers, before it does, and then the hidden states
         [tokens of all parts, width] float32.
 
         Other forward passes may run in between.
@@ -250,6 +250,10 @@ class _Pass:
         self._layers = layers
         self._done = 0.0
         """Layers computed so far."""
+        self._next = 0.0
+        """Layers that `by_layer` computes next."""
+        self._layer_s = 0.0
+        """Expected seconds per layer: those of the slowest part, which counts less with time."""
 
     @property
     def computed(self) -> int:
@@ -257,21 +261,25 @@ class _Pass:
         return round(self.tokens * self._done / self._layers)
 
     def compute(self, tokens: int, left_s: Callable[[], float] | None) -> Tensor | None:
-        """Compute what is worth `tokens` tokens, at least one part, but nothing that would take
-        longer than there is time left if it takes as long as the part before it. Returns the hidden
-        states after the last layer.
+        """Compute what is worth `tokens` tokens, at least one part, but nothing that is expected to
+        take longer than there is time left. Returns the hidden states after the last layer.
 
         On a card the time is not known before `Embedder.wait`, so it does not matter there.
         """
-        end = min(self._done + tokens / self.tokens * self._layers, self._layers)
+        begun = self._done
+        end = begun + tokens / self.tokens * self._layers
         left = math.inf if left_s is None else left_s()
-        for computed in self._by_layer:
-            if isinstance(computed, Tensor):
-                return computed
-            self._done += computed
+        for following in self._by_layer:
+            if isinstance(following, Tensor):
+                return following
             before, left = left, math.inf if left_s is None else left_s()
-            is_over = end < self._layers - _LITTLE and self._done + computed / 2 >= end
-            if self._done < self._layers - _LITTLE and (is_over or left < before - left):
+            if self._next and left < math.inf:
+                layer_s = (before - left) / self._next
+                self._layer_s = max(layer_s, _REMEMBERED * self._layer_s)
+            self._done += self._next
+            self._next = following
+            is_too_much = self._done + following / 2 > end or left < self._layer_s * following
+            if self._done > begun and is_too_much:
                 return None
         raise AssertionError("the pass ended before")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -106,30 +106,31 @@ class LayersInC:
         tokens, heads = len(hidden), self._heads
         qkv = hidden.new_empty((tokens, heads + 2 * self._kv_heads, self._head_dim))
         attended = hidden.new_empty((tokens, heads, self._head_dim))
-        shares = [self._shares(attend, tokens, layer) for layer, _ in self._kinds]
+        parts = [self._parts(attend, tokens, layer) for layer, _ in self._kinds]
         steps = [
-            attend.step(layer, None if rope is None else rotaries[rope], attends=not heads_apart)
-            for (layer, rope), (*heads_apart, _) in zip(self._kinds, shares, strict=True)
+            attend.step(layer, None if rope is None else rotaries[rope], attends=not part.head)
+            for (layer, rope), part in zip(self._kinds, parts, strict=True)
         ]
         for index, (layer, call) in enumerate(zip(self._layers, self._calls, strict=True)):
             kind = self._kind_of[index]
+            yield parts[kind].before
             call.attend(attend.pool.layer(index), steps[kind], hidden, qkv, attended)
-            *heads_apart, last = shares[kind]
-            for head, share in enumerate(heads_apart):
-                attend.attend_one_head(index, head, qkv[:, :heads], attended)
-                yield share
+            if parts[kind].head:
+                for head in range(self._kv_heads):
+                    yield parts[kind].head
+                    attend.attend_one_head(index, head, qkv[:, :heads], attended)
+            if parts[kind].after:
+                yield parts[kind].after
             call.feed(attended, hidden)
             if not call.feeds:
                 layer.add_feed_forward(hidden)
-            yield last
 
-    def _shares(self, attend: PagedAttention, tokens: int, layer: int) -> list[float]:
-        """The shares of the multiplications of `layer` that its parts have: all of them in one, or,
-        where most of them are attention and it may stop, up to the end of the attention of each
-        head of keys, and what comes then.
+    def _parts(self, attend: PagedAttention, tokens: int, layer: int) -> _Parts:
+        """Where `layer` may stop: nowhere, between its two calls, or, if most of its
+        multiplications are attention, also between the heads of keys.
         """
         if not attend.stops:
-            return [1.0]
+            return _Parts(1.0)
         config = self._config
         experts, width = config.experts, config.width
         heads, hidden = config.heads * config.head_dim, config.feed_forward
@@ -138,11 +139,22 @@ class LayersInC:
         before = tokens * width * (heads + 2 * self._kv_heads * config.head_dim)
         after = tokens * width * (heads + 3 * hidden)
         attention = 2 * heads * attend.seen(layer)
-        if attention < before + after:
-            return [1.0]
         every = before + attention + after
-        share = attention / self._kv_heads / every
-        return [before / every + share, *[share] * (self._kv_heads - 1), after / every]
+        if attention < before + after:
+            return _Parts((before + attention) / every, after=after / every)
+        return _Parts(before / every, attention / self._kv_heads / every, after / every)
+
+
+class _Parts(NamedTuple):
+    """The shares of the multiplications of a layer that its parts have."""
+
+    before: float
+    """Up to the first stop: the projections of queries, keys and values, and attention unless heads
+    have shares of their own."""
+    head: float = 0.0
+    """The attention of one head of keys; 0: it does not stop between them."""
+    after: float = 0.0
+    """What follows attention; 0: the layer does not stop."""
 
 
 def layers_in_c(decoder: Decoder, pool: KvPool) -> LayersInC | None:

@@ -104,10 +104,10 @@ class PromptGraphs:
             for graph, layer, about in zip(
                 graphs, self._layers, self._decoder.config.layers, strict=False
             ):
+                yield 1.0
                 graph.replay()
                 rotary = rotaries[about.rope] if about.rope else None
                 buffers.attended[:tokens] = layer.attended(buffers.qkv[:tokens], rotary, attend)
-                yield 1.0
             graphs[-1].replay()
             hidden.copy_(buffers.hidden[:tokens])
         finally:

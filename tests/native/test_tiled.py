@@ -5,16 +5,19 @@ and used as they are stored.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.native import load
+from hearth.backends.native.embedder import _Pass
 from hearth.backends.native.load import is_tiled
 from hearth.backends.native.models.experts import Router
 from hearth.backends.native.models.layers import Layer
@@ -144,9 +147,28 @@ def test_a_slice_of_a_long_text_may_end_between_two_heads(family: str, tmp_path:
         ends.append(sliced.computed)
     assert isinstance(runner.runner, NativeRunner)
     windows = [layer.window for layer in runner.runner.decoder.config.layers]
-    parts = [3 if window is None else 1 for window in windows]  # Two heads of keys, and the rest.
+    # Before and after attention; and two heads of keys, where attention is most of the work.
+    parts = [4 if window is None else 2 for window in windows]
     assert len(ends) == sum(parts) and all(np.diff([*ends, 480]) > 0)
     np.testing.assert_array_equal(vector, runner.embed([text], "mean"))
+
+
+def test_a_slice_ends_before_a_part_that_would_take_too_long() -> None:
+    now = 0.0
+
+    def layer() -> Iterator[float | Tensor]:
+        nonlocal now
+        for share, seconds in ((0.1, 0.5), (0.4, 40.0), (0.4, 40.0), (0.1, 1.0)):
+            yield share
+            now += seconds
+        yield torch.zeros(1)
+
+    found = _Pass(layer(), tokens=10, layers=1)
+    ends = []
+    while found.compute(10, lambda end=now + 45.0: end - now) is None:  # type: ignore[misc]
+        ends.append((now, found.computed))
+    # The first part says little about the second one, which tells how long the others may take.
+    assert ends == [(40.5, 5), (80.5, 9)]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from hearth.quant.families.config import ModelConfig, Rope
 
 FusedLayers = Callable[[Tensor, Mapping[Rope, Rotary], Attend], Iterator[float] | None]
 """Applies all layers to hidden states [tokens, width] in place, one after the other. The iterator
-yields how much was computed since it was last asked, in layers. Returns None if it cannot, in which
+yields how much it computes next, in layers, before it does. Returns None if it cannot, in which
 case the layers have to be called.
 """
 
@@ -115,8 +115,8 @@ class Decoder(nn.Module):
     def by_layer(
         self, tokens: Tensor, positions: Tensor, attend: Attend
     ) -> Iterator[float | Tensor]:
-        """`forward` layer by layer: yields how much was computed since it was last asked, in
-        layers, then the hidden states.
+        """`forward` layer by layer: yields how much it computes next, in layers, before it does,
+        and then the hidden states.
 
         Other forward passes may run in between.
         """
@@ -130,9 +130,9 @@ class Decoder(nn.Module):
             yield from fused
         else:
             for layer, about in zip(self.layers, self.config.layers, strict=True):
+                yield 1.0
                 rotary = rotaries[about.rope] if about.rope else None
                 pending = cast(Layer, layer).found(hidden, pending, rotary, attend)
-                yield 1.0
         yield self.norm(hidden, pending)
 
     def frequencies(self) -> list[Tensor | None]:
