@@ -74,7 +74,7 @@ UNPACK void unpack_codes(Kind kind, Tile tile, int64_t start, int64_t count, uin
   const Layout about = tile.about;
   const VI low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), high = _mm512_add_epi32(low, SET_I(8));
   EACH_RUN(start, start + count) {
-    look_ahead(tile.codes + block.run * run_bytes(about), run_bytes(about));
+    fetch(tile.codes + block.run * run_bytes(about) + 2048, run_bytes(about));
     uint32_t *to = out + (block.run - start) * STEP;
     EACH_PART {
       const Scales of = part_of(kind, about, block, part);

@@ -53,7 +53,7 @@ AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, Ti
 #undef MULTIPLY
     }
     if (at < runs) {
-      look_ahead(tile.codes + at * run_bytes(tile.about), run_bytes(tile.about));
+      fetch(tile.codes + at * run_bytes(tile.about) + 2048, run_bytes(tile.about));
       if (!is_there)
         UNROLL for (int unit = 0; unit < UNITS; unit++) {
           VI code = unpacked(tile, at, lane, unit);

@@ -10,14 +10,14 @@
 #define EACH_ROW UNROLL for (int m = 0; m < rows; m++)
 
 typedef struct {
-  const uint8_t *heads, *codes;
+  const uint8_t *heads, *codes, *end;
   Layout about;
 } Tile;
 
 HERE Tile tile_at(Kind kind, const uint8_t *packed, int64_t inputs, int64_t tile) {
   const Layout about = layout_at(kind, packed);
   const uint8_t *start = packed + tile_offset(kind, about, inputs, tile);
-  return (Tile){start, start + heads_bytes(about, inputs), about};
+  return (Tile){start, start + heads_bytes(about, inputs), start + tile_bytes(kind, about, inputs), about};
 }
 
 /* Scales of a block, or of a group of it, for W outputs; and which runs the block has. */
@@ -74,10 +74,23 @@ HERE Scales part_of(Kind kind, Layout about, Scales block, int part) {
   return block;
 }
 
-/* Ask for what is read 2 KiB later: on its own a processor looks no further than the end of a page. */
-HERE void look_ahead(const uint8_t *place, int64_t bytes) {
+/* Fetch what is read soon: on its own a processor looks no further than the end of a page. */
+HERE void fetch(const uint8_t *place, int64_t bytes) {
   UNROLL
-  for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(place + 2048 + i);
+  for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(place + i);
+}
+
+/* How far ahead codes are fetched: docs/results/2026-11-29-fetching-ahead.md. */
+enum { CODES_AHEAD = 3072 };
+
+/* Fetch codes ahead of run `run`, which is of block `block`. Between the codes of a tile and those of the next one are the next
+ * one's scales, which are read along with its codes: they are fetched a tile ahead, those of a block at a time.
+ */
+HERE void fetch_ahead(Tile tile, int64_t block, int64_t run) {
+  const int64_t bytes = run_bytes(tile.about);
+  const uint8_t *place = tile.codes + run * bytes + CODES_AHEAD;
+  fetch(place < tile.end ? place : place + (tile.codes - tile.heads), bytes);
+  if (run == block * tile.about.runs) fetch(tile.end + block * head_bytes(tile.about), head_bytes(tile.about));
 }
 
 /* Unit `unit` of run `index`: codes as they are multiplied. */

@@ -18,7 +18,7 @@ typedef int32_t (*CountThreads)(uint32_t *count);
 /* From how many rows on AMX is faster, with its unpacking (benchmarks/packed.py); and without, of bfloat16. */
 enum { BLOCK_ROWS = 64, AMX_DOT_ROWS = 9, AMX_ROWS = 48, WIDE_AMX_ROWS = 8, BF16_AMX_ROWS = 2 };
 /* What reading a tile costs, in rows that it is multiplied with; what is not divided among threads. */
-enum { TILE_COST = 12, WORK_ALONE = 4 * (TILE_COST + 1), QUANTIZED_ALONE = 8 };
+enum { TILE_COST = 12, WORK_ALONE = 4 * (TILE_COST + 1), REARRANGED_ALONE = TILE };
 
 /* Rows as files have them: GGUF's blocks, codes in groups, or numbers of half precision. */
 typedef struct {
@@ -311,7 +311,10 @@ static void rearrange(int64_t begin, int64_t end, void *context) {
     const int64_t from = units_before(&job->rearranged, begin), to = units_before(&job->rearranged, end);
     if (from >= to) continue;
     if (job->is_many) amx_arrange(job->x, job->rows, job->inputs, from * TILE, to * TILE, job->arranged);
-    else job->tiles->quantize(&job->quantized, job->x, from, to);
+    else {
+      const int64_t together = job->quantized.together, end_row = to * together;
+      job->tiles->quantize(&job->quantized, job->x, from * together, end_row < job->rows ? end_row : job->rows);
+    }
   }
 }
 
@@ -422,7 +425,8 @@ static int32_t plan(Product *job) {
     job->rearranged = (Share){0, (job->rows + 2 * TILE - 1) / (2 * TILE) * 2, TILE};
     job->multiplied = (Share){0, pairs, 2 * cost};
   } else {
-    job->rearranged = (Share){0, job->is_quantized ? job->rows : 0, 1};
+    const int64_t together = job->quantized.together; /* Rows that share cache lines. */
+    job->rearranged = (Share){0, job->is_quantized ? (job->rows + together - 1) / together : 0, together};
     job->multiplied = (Share){0, tiles, cost};
   }
   return OK;
@@ -469,7 +473,7 @@ static int32_t multiply_products(Products all) {
   if (bytes && !room) return NO_MEMORY;
   for (int64_t index = 0; index < all.count; place += room_bytes(all.products + index++))
     use_room(all.products + index, place);
-  in_parallel(rows, QUANTIZED_ALONE, rearrange, &all);
+  in_parallel(rows, REARRANGED_ALONE, rearrange, &all);
   in_parallel(work, WORK_ALONE, multiply_all, &all);
   free(room);
   int32_t fault = OK;

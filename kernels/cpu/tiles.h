@@ -25,16 +25,19 @@
 
 #include "codes.h"
 
+/* Rows that are multiplied together: AVX-512 has registers for 16. */
+enum { MOST_ROWS = W > 8 ? 16 : 8 };
+
 /* `rows` rows of quantized activations with W outputs of a tile, from lane `lane` on. */
 HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantized *x, int64_t row, float *out) {
   const int chains = rows < 4 ? 2 : 1;
-  VF total[8];
+  VF total[MOST_ROWS];
   EACH_ROW total[m] = SET_F(0.0f);
   const int64_t start = place_of(x, row, 0);
   EACH_RUN(0, x->inputs / RUN) EACH_PART {
     const int64_t place = start + block.run * x->together;
-    if (!part) look_ahead(tile.codes + block.run * run_bytes(tile.about), run_bytes(tile.about));
-    VI sum[8][2];
+    if (!part) fetch_ahead(tile, index, block.run);
+    VI sum[MOST_ROWS][2];
     EACH_ROW sum[m][0] = sum[m][1] = SET_I(0);
     EACH_UNIT {
       VI code = unpacked(tile, block.run, lane, unit);
@@ -57,7 +60,7 @@ HERE void wide_rows(Kind kind, const int rows, Tile tile, int lane, int64_t inpu
     for (int j = 0; j < UNIT; j++) sum[m][j] = SET_F(0.0f);
   EACH_RUN(0, inputs / RUN) EACH_PART {
     const Scales of = part_of(kind, tile.about, block, part);
-    if (!part) look_ahead(tile.codes + block.run * run_bytes(tile.about), run_bytes(tile.about));
+    if (!part) fetch_ahead(tile, index, block.run);
     EACH_UNIT {
       VI code = unpacked(tile, block.run, lane, unit);
       const float *numbers = x + block.run * RUN + unit * UNIT;
@@ -86,7 +89,7 @@ HERE void half_rows(Kind kind, const int rows, const uint8_t *tile, int lane, in
     for (int j = 0; j < UNIT; j++) sum[m][j] = SET_F(0.0f);
   int64_t input = 0;
   for (; input + UNIT <= inputs; input += UNIT) {
-    look_ahead(tile + 2 * TILE * input, 2 * TILE * UNIT);
+    fetch(tile + 2 * TILE * input + CODES_AHEAD, 2 * TILE * UNIT);
     UNROLL
     for (int j = 0; j < UNIT; j++) {
       VF weight = half_at(kind, tile, lane, input + j);
@@ -106,13 +109,14 @@ HERE void store_rows(const float *found, const int rows, int count, float *y, in
 
 HERE void dot_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, const Quantized *x,
                    int64_t row, int64_t end, float *y, int64_t stride) {
-  float found[8 * TILE];
+  float found[MOST_ROWS * TILE];
   const Tile at = tile_at(kind, packed, x->inputs, tile);
 #define ROWS(n)                                                                   \
   for (; end - row >= n; row += n, y += n * stride) {                             \
     for (int lane = 0; lane < TILE; lane += W) dot_rows(kind, n, at, lane, x, row, found + lane); \
     store_rows(found, n, count, y, stride);                                       \
   }
+  if (W > 8) { ROWS(16) }
   if (W > 4) { ROWS(8) }
   ROWS(4) ROWS(2) ROWS(1)
 #undef ROWS
@@ -161,11 +165,11 @@ HERE void keep_numbers(const float *from, VF factor, const Runs *first, float sc
     STORE_F(shifted + i, number);
     halves[i / 16] = ADD_F(halves[i / 16], SUB_F(number, shift));
   }
-  for (int i = 0; i < RUN; i++) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, shifted + i, 4);
-    to->numbers[place * RUN + i] = (int8_t)bits;
-  }
+  uint32_t bits[RUN];
+  int8_t numbers[RUN]; /* Copied at once: the compiler makes vectors of what nothing else can point to. */
+  __builtin_memcpy(bits, shifted, sizeof bits);
+  for (int i = 0; i < RUN; i++) numbers[i] = (int8_t)bits[i];
+  __builtin_memcpy(to->numbers + place * RUN, numbers, RUN);
   const float half = SUM_F(halves[0]), other = SUM_F(halves[1]);
   to->scales[place] = scale;
   to->halves[0][place] = half;
