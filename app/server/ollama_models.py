@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -79,9 +79,12 @@ async def tags(http: HttpRequest) -> Response:
     services = services_of(http)
     models = await services.catalog.models()
     facts = await services.catalog.facts_of_all(models)
-    return JSONResponse(
-        {"models": await asyncio.to_thread(lambda: list(map(_model, models, facts)))}
-    )
+    names = _own_names(models)
+
+    def listed() -> list[Json]:
+        return [_model(model, known, names) for model, known in zip(models, facts, strict=True)]
+
+    return JSONResponse({"models": await asyncio.to_thread(listed)})
 
 
 async def show(http: HttpRequest) -> Response:
@@ -104,12 +107,14 @@ async def ps(http: HttpRequest) -> Response:
     stats = await services.host_stats()
     models = await services.catalog.models()
     workers = await asyncio.to_thread(workers_of, stats, models)
+    names = _own_names(models)
     loaded = []
     for model, worker in zip(models, workers, strict=True):
         if worker is not None and worker.info is not None:
             chosen = await services.catalog.find(model.name)
             facts = await services.catalog.facts(model)
-            loaded.append(await asyncio.to_thread(_loaded, chosen, facts, worker, worker.info))
+            entry = await asyncio.to_thread(_model, model, facts, names)
+            loaded.append(entry | await asyncio.to_thread(_loaded, chosen, worker, worker.info))
     return JSONResponse({"models": loaded})
 
 
@@ -118,9 +123,23 @@ async def version(http: HttpRequest) -> Response:
     return JSONResponse({"version": OLLAMA_VERSION, "hearth": hearth_version()})
 
 
-def _model(model: FoundModel, facts: LocalModel) -> Json:
-    """The entry of `model`, whose name has a tag: clients look for a name with a tag."""
-    name = model.name if ":" in model.name else model.name + LATEST
+def _own_names(models: Iterable[FoundModel]) -> frozenset[str]:
+    """The names of `models`, in lower case."""
+    return frozenset(model.name.lower() for model in models)
+
+
+def _listed_name(model: FoundModel, own_names: Collection[str]) -> str:
+    """The name of `model` in lists: with a tag, because clients look for one.
+
+    `LATEST` is not added if that would make it the own name of another model, which requests with
+    that name reach.
+    """
+    tagged = model.name + LATEST
+    return model.name if ":" in model.name or tagged.lower() in own_names else tagged
+
+
+def _model(model: FoundModel, facts: LocalModel, own_names: Collection[str]) -> Json:
+    name = _listed_name(model, own_names)
     return {
         "name": name,
         "model": name,
@@ -182,8 +201,8 @@ def _parameters(use: ModelUse, info: ModelInfo | None) -> Iterator[str]:
         yield f"{'stop':<30} {json.dumps(text)}"
 
 
-def _loaded(chosen: Chosen, facts: LocalModel, worker: WorkerStats, info: ModelInfo) -> Json:
-    """A loaded model; its size is that of its weights and KV cache in memory."""
+def _loaded(chosen: Chosen, worker: WorkerStats, info: ModelInfo) -> Json:
+    """Properties of a loaded model; its size is that of its weights and KV cache in memory."""
     size_bytes = info.size_bytes
     if worker.engine is not None:
         size_bytes += worker.engine.allocated_tokens * worker.engine.kv_bytes_per_token
@@ -192,7 +211,6 @@ def _loaded(chosen: Chosen, facts: LocalModel, worker: WorkerStats, info: ModelI
         left_s = max(0.0, worker.keep_alive_s - worker.idle_s)
         expires = min(_FOR_EVER, datetime.now(UTC) + timedelta(seconds=min(left_s, 1e9)))
     return {
-        **_model(chosen.found, facts),
         "size": size_bytes,
         "size_vram": round(size_bytes * _gpu_share(chosen, info)),
         "expires_at": expires.isoformat(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -319,6 +320,21 @@ def test_loaded_models_are_listed(endpoint) -> None:
     assert loaded["expires_at"].startswith("9999") and loaded["context_length"] == 512
     assert (loaded["size"], loaded["size_vram"]) == (401_000, 0)
     assert loaded["digest"] == made.get("/api/tags").json["models"][0]["digest"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file name has a colon there")
+def test_each_model_is_listed_under_a_name_that_reaches_it(endpoint, tmp_path, tiny_model) -> None:
+    other = tmp_path / "models" / "Tiny:latest.gguf"
+    other.parent.mkdir()
+    other.write_bytes(tiny_model.read_bytes())
+    made = endpoint()
+    listed = [model["name"] for model in made.get("/api/tags").json["models"]]
+    assert listed == ["tiny", "guide:latest", "Tiny:latest"]
+    for name, path in (("tiny", tiny_model), ("Tiny:latest", other)):
+        assert made.post("/api/generate", {"model": name}).status == 200
+        assert made.host.specs[-1]["path"] == str(path)
+    [loaded] = endpoint(workers=[running(made)]).get("/api/ps").json["models"]
+    assert loaded["name"] == loaded["model"] == "tiny"
 
 
 def test_a_model_is_shown_without_being_loaded(endpoint) -> None:
