@@ -97,7 +97,7 @@ async def show(http: HttpRequest) -> Response:
     worker = await worker_of(await services.host_stats_if_any(), chosen.found)
     shown = await asyncio.to_thread(_shown, chosen, facts, verbose=given.get("verbose", False))
     shown["parameters"] = "\n".join(_parameters(chosen.use, worker.info if worker else None))
-    notices = [*reading.notices, *shown.pop("notices")]
+    notices = http.state.notices = [*reading.notices, *shown.pop("notices")]
     return JSONResponse(shown | answers.notices(notices))
 
 

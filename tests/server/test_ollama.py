@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from urllib.parse import unquote
 
 import pytest
 
@@ -372,8 +373,10 @@ def test_capabilities_are_those_of_the_file(tmp_path, template, values, capabili
 def test_a_damaged_file_is_shown_with_its_problem(endpoint, tmp_path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "bad.gguf").write_bytes(b"GGUF")
-    shown = endpoint().post("/api/show", {"model": "bad"}).json
-    assert shown["notices"] and shown["template"] == ""
+    reply = endpoint().post("/api/show", {"model": "bad", "options": {}})
+    assert reply.json["template"] == "" and len(reply.json["notices"]) == 2
+    notices = map(unquote, reply.headers["hearth-notices"].split("; "))
+    assert list(notices) == reply.json["notices"]
 
 
 def test_a_digest_is_the_checksum_where_that_is_known(tmp_path) -> None:
