@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.chosen import Chosen
 from hearth.app.format import count
-from hearth.app.library.local import LATEST, FoundModel, LocalModel
+from hearth.app.library.local import LATEST, FoundModel, LocalModel, without_hub
 from hearth.app.library.manager import ModelManager, PullProgress
 from hearth.app.server import answers, sse
 from hearth.app.server.catalog import file_states
@@ -67,8 +67,6 @@ _PARAMETERS: Final = {
 }
 """Ollama's names of sampling settings."""
 _SUCCESS: Final[Json] = {"status": "success"}
-_HUB_PREFIXES: Final = ("hf.co/", "huggingface.co/")
-"""Ollama's prefixes of repositories on the Hugging Face Hub."""
 _BLOB: Final = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _TEMPLATE: Final = "tokenizer.chat_template"
@@ -349,10 +347,7 @@ async def pull(http: HttpRequest) -> Response:
     services = services_of(http)
     given, reading = await read_body(http, PULL)
     notices = answers.notices(reading.notices)
-    name = given["model"]
-    for prefix in _HUB_PREFIXES:
-        name = name.removeprefix(prefix)
-    progress = _pulled(services, name)
+    progress = _pulled(services, without_hub(given["model"]))
     if given.get("stream", True):
         lines = _lines(progress, _SUCCESS | notices)
         return await sse.respond(http, lines, dialect(line({"status": "pulling"})))
