@@ -24,6 +24,7 @@ from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HearthError
 from hearth.backends.remote.chunks import ChunkReader
 from hearth.backends.remote.connection import Connection
+from hearth.backends.remote.errors import RemoteUnreachable
 from hearth.backends.remote.models import list_models
 from hearth.backends.remote.server import RemoteServer
 from hearth.backends.remote.server import is_loopback as is_loopback_host
@@ -173,6 +174,8 @@ async def first_model(base: str, api_key: str) -> str:
     try:
         async with _connected(Target(base, "chat", "", api_key)) as connection:
             entries = await list_models(connection)
+    except RemoteUnreachable as error:
+        raise NetworkTrouble(error.message, error.hint) from error
     except HearthError as error:
         hint = "Name the model before --url, and check the key."
         raise NetworkTrouble(error.message, hint) from error

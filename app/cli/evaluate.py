@@ -427,8 +427,6 @@ class _Evaluation:
         return Judged(subject.name, subject.logits, answer)
 
     def _speed(self, name: str, chosen: Chosen) -> dict[str, Any]:
-        from dataclasses import asdict
-
         from hearth.app.library.evaluate_job import speed
 
         question = {

@@ -91,7 +91,9 @@ def launch(ctx: click.Context, /, client: str, model: str, only_print: bool, **_
         state.output.note(f"{flags}: no effect, as a server is already running at {root}.")
     if only_print:
         if target is None:
-            state.output.note(f"No server is running at {root}: start it with hearth serve.")
+            state.output.note(
+                f"No Hearth server is running at {root}: start one with hearth serve."
+            )
             name = state.choose(model, {}).found.name
             target = Target(root, name, place.read() if _wants_key(settings) else "")
         _print(state, chosen, target, rest, place)
@@ -146,7 +148,10 @@ def _is_hearth(root: str) -> bool:
         _, health = _ask(root, "/health")
     except (OSError, ValueError):
         return False
-    return isinstance(health, dict) and health.get("status") in ("ok", "loading")
+    if not isinstance(health, dict) or "version" not in health:
+        return False  # Health checks of other servers have the status alone, or no JSON.
+    status = health.get("status")
+    return status == "loading" or (status == "ok" and "backends" in health)
 
 
 def _target(root: str, model: str, place: KeyPlace) -> Target:

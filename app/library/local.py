@@ -39,6 +39,8 @@ _DRAFT = "guide-draft"
 """The draft model of guide, which is found by name but not listed."""
 LATEST: Final = ":latest"
 """Ollama's tag of models without another tag; names may end with it, and do in Ollama's lists."""
+_HUB_PREFIXES: Final = ("hf.co/", "huggingface.co/")
+"""Ollama's prefixes of repositories on the Hugging Face Hub."""
 _WILDCARD: Final = re.compile(r"[*?\[]")
 MODEL_SUFFIXES = (SUFFIX, WEIGHTS, *PICKLE_SUFFIXES)
 
@@ -300,8 +302,8 @@ class ModelNames:
 
         Names are compared ignoring case, and tried in this order: the models' own names, exact
         aliases, further names (of the file, or those that another program uses) and repositories on
-        the Hub (`org/name` or `org/name:QUANT`), aliases with wildcards. Each is tried with
-        `LATEST` at the end of `name`, if it is there, and then without.
+        the Hub (`org/name` or `org/name:QUANT`, with or without `hf.co/`), aliases with wildcards.
+        Each is tried with `LATEST` at the end of `name`, if it is there, and then without.
 
         Raises:
             ModelNotFound: more than one model has that further name or repository; `names` in
@@ -352,9 +354,16 @@ class ModelNames:
 
         If `typed` includes a quantization, only models of that quantization.
         """
-        repo, _, quant = typed.partition(":")
+        repo, _, quant = without_hub(typed).partition(":")
         models = self._by_repo.get(catalogue_repos().get(repo, repo), ())
         return [model for model in models if has_quant(model.path, quant)] if quant else models
+
+
+def without_hub(name: str) -> str:
+    """`name` without Ollama's prefix of repositories on the Hub."""
+    for prefix in _HUB_PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
 
 
 @cache

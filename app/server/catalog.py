@@ -61,10 +61,14 @@ class Catalog:
     async def models(self) -> Sequence[FoundModel]:
         """Every model that requests can name, the opened one first. Raises `LibraryNotRead`.
 
-        Models whose name is not valid Unicode are left out: JSON cannot express such names.
+        Models whose name is not valid Unicode are left out, because JSON cannot express such
+        names, and so is a model of the library that has the name of the opened one.
         """
-        models = await self.index.models()
-        return [one for one in models if one.name.encode(errors="ignore").decode() == one.name]
+        named: dict[str, FoundModel] = {}
+        for model in await self.index.models():
+            if model.name.encode(errors="ignore").decode() == model.name:
+                named.setdefault(model.name.lower(), model)
+        return list(named.values())
 
     async def find(self, name: object) -> Chosen:
         """The model called `name`, as found by `ModelNames.find`.

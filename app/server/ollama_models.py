@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.chosen import Chosen
 from hearth.app.format import count
-from hearth.app.library.local import LATEST, FoundModel, LocalModel
+from hearth.app.library.local import LATEST, FoundModel, LocalModel, without_hub
 from hearth.app.library.manager import ModelManager, PullProgress
 from hearth.app.server import answers, sse
 from hearth.app.server.catalog import file_states
@@ -67,8 +67,6 @@ _PARAMETERS: Final = {
 }
 """Ollama's names of sampling settings."""
 _SUCCESS: Final[Json] = {"status": "success"}
-_HUB_PREFIXES: Final = ("hf.co/", "huggingface.co/")
-"""Ollama's prefixes of repositories on the Hugging Face Hub."""
 _BLOB: Final = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _TEMPLATE: Final = "tokenizer.chat_template"
@@ -79,9 +77,12 @@ async def tags(http: HttpRequest) -> Response:
     services = services_of(http)
     models = await services.catalog.models()
     facts = await services.catalog.facts_of_all(models)
-    return JSONResponse(
-        {"models": await asyncio.to_thread(lambda: list(map(_model, models, facts)))}
-    )
+    names = _own_names(models)
+
+    def listed() -> list[Json]:
+        return [_model(model, known, names) for model, known in zip(models, facts, strict=True)]
+
+    return JSONResponse({"models": await asyncio.to_thread(listed)})
 
 
 async def show(http: HttpRequest) -> Response:
@@ -94,7 +95,7 @@ async def show(http: HttpRequest) -> Response:
     worker = await worker_of(await services.host_stats_if_any(), chosen.found)
     shown = await asyncio.to_thread(_shown, chosen, facts, verbose=given.get("verbose", False))
     shown["parameters"] = "\n".join(_parameters(chosen.use, worker.info if worker else None))
-    notices = [*reading.notices, *shown.pop("notices")]
+    notices = http.state.notices = [*reading.notices, *shown.pop("notices")]
     return JSONResponse(shown | answers.notices(notices))
 
 
@@ -104,12 +105,14 @@ async def ps(http: HttpRequest) -> Response:
     stats = await services.host_stats()
     models = await services.catalog.models()
     workers = await asyncio.to_thread(workers_of, stats, models)
+    names = _own_names(models)
     loaded = []
     for model, worker in zip(models, workers, strict=True):
         if worker is not None and worker.info is not None:
             chosen = await services.catalog.find(model.name)
             facts = await services.catalog.facts(model)
-            loaded.append(await asyncio.to_thread(_loaded, chosen, facts, worker, worker.info))
+            entry = await asyncio.to_thread(_model, model, facts, names)
+            loaded.append(entry | await asyncio.to_thread(_loaded, chosen, worker, worker.info))
     return JSONResponse({"models": loaded})
 
 
@@ -118,9 +121,23 @@ async def version(http: HttpRequest) -> Response:
     return JSONResponse({"version": OLLAMA_VERSION, "hearth": hearth_version()})
 
 
-def _model(model: FoundModel, facts: LocalModel) -> Json:
-    """The entry of `model`, whose name has a tag: clients look for a name with a tag."""
-    name = model.name if ":" in model.name else model.name + LATEST
+def _own_names(models: Iterable[FoundModel]) -> frozenset[str]:
+    """The names of `models`, in lower case."""
+    return frozenset(model.name.lower() for model in models)
+
+
+def _listed_name(model: FoundModel, own_names: Collection[str]) -> str:
+    """The name of `model` in lists: with a tag, because clients look for one.
+
+    `LATEST` is not added if that would make it the own name of another model, which requests with
+    that name reach.
+    """
+    tagged = model.name + LATEST
+    return model.name if ":" in model.name or tagged.lower() in own_names else tagged
+
+
+def _model(model: FoundModel, facts: LocalModel, own_names: Collection[str]) -> Json:
+    name = _listed_name(model, own_names)
     return {
         "name": name,
         "model": name,
@@ -182,8 +199,8 @@ def _parameters(use: ModelUse, info: ModelInfo | None) -> Iterator[str]:
         yield f"{'stop':<30} {json.dumps(text)}"
 
 
-def _loaded(chosen: Chosen, facts: LocalModel, worker: WorkerStats, info: ModelInfo) -> Json:
-    """A loaded model; its size is that of its weights and KV cache in memory."""
+def _loaded(chosen: Chosen, worker: WorkerStats, info: ModelInfo) -> Json:
+    """Properties of a loaded model; its size is that of its weights and KV cache in memory."""
     size_bytes = info.size_bytes
     if worker.engine is not None:
         size_bytes += worker.engine.allocated_tokens * worker.engine.kv_bytes_per_token
@@ -192,7 +209,6 @@ def _loaded(chosen: Chosen, facts: LocalModel, worker: WorkerStats, info: ModelI
         left_s = max(0.0, worker.keep_alive_s - worker.idle_s)
         expires = min(_FOR_EVER, datetime.now(UTC) + timedelta(seconds=min(left_s, 1e9)))
     return {
-        **_model(chosen.found, facts),
         "size": size_bytes,
         "size_vram": round(size_bytes * _gpu_share(chosen, info)),
         "expires_at": expires.isoformat(),
@@ -331,10 +347,7 @@ async def pull(http: HttpRequest) -> Response:
     services = services_of(http)
     given, reading = await read_body(http, PULL)
     notices = answers.notices(reading.notices)
-    name = given["model"]
-    for prefix in _HUB_PREFIXES:
-        name = name.removeprefix(prefix)
-    progress = _pulled(services, name)
+    progress = _pulled(services, without_hub(given["model"]))
     if given.get("stream", True):
         lines = _lines(progress, _SUCCESS | notices)
         return await sse.respond(http, lines, dialect(line({"status": "pulling"})))

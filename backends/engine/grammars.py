@@ -15,6 +15,7 @@ from hearth.backends.engine.loop_closing import JsonClosers, LoopClosing
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
 from hearth.backends.machine.helper import Helper, HelperLost
+from hearth.backends.machine.helper_child import MOST_MEMORY_BYTES
 from hearth.backends.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Grammars:
 
         Raises:
             InvalidParameter: it is malformed or unsupported, or no text can match it.
-            LimitExceeded: it is too complex.
+            LimitExceeded: it is too complex, or the helper process died twice while compiling it.
             BackendUnavailable: llguidance is not installed.
             InternalError: the helper process cannot be started, or is closed.
         """
@@ -101,8 +102,7 @@ class Grammars:
                 # itself takes too much memory fails again.
                 answer = self._helper.ask({"lark": lark}, _COMPILE_S)
         except HelperLost as lost:
-            what = f"took more than {_COMPILE_S:g} s" if lost.overdue else "took too much memory"
-            raise LimitExceeded(param, f"{param} {what} to compile.", _SIMPLER) from lost
+            raise _not_compiled(param, lost) from lost
         if "refused" in answer:
             raise _refusal(param, answer["refused"], too_complex=answer["too_complex"])
         converted: str = answer["lark"]
@@ -240,6 +240,19 @@ class GrammarMatcher:
             f"{self._param} leaves nothing that could be written after {self._tokens:,} tokens.",
             "See that everything it demands can be met at once.",
         )
+
+
+def _not_compiled(param: str, lost: HelperLost) -> LimitExceeded:
+    if lost.overdue:
+        what = f"{param} took more than {_COMPILE_S:g} s to compile."
+        return LimitExceeded(param, what, _SIMPLER)
+    return LimitExceeded(
+        param,
+        f"{param} was not compiled: the process that compiles it ended unexpectedly, twice. Either"
+        f" {param} needs more than {MOST_MEMORY_BYTES >> 20} MiB to compile, or this machine is"
+        " short of memory.",
+        f"Try again when more memory is free, or simplify {param}.",
+    )
 
 
 def _refusal(param: str, reason: str, *, too_complex: bool) -> InvalidParameter:

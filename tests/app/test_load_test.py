@@ -166,5 +166,6 @@ def test_a_server_without_models_or_none_at_all_is_network_trouble() -> None:
         with pytest.raises(NetworkTrouble, match="lists no model"):
             asyncio.run(first_model(fake.url, ""))
         gone = fake.url
-    with pytest.raises(NetworkTrouble, match="cannot be reached"):
+    with pytest.raises(NetworkTrouble, match="cannot be reached") as caught:
         asyncio.run(first_model(gone, ""))
+    assert "Is it running" in caught.value.hint

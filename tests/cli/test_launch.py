@@ -6,8 +6,10 @@ import http.client
 import json
 import shlex
 import sys
+import threading
 import tomllib
-from contextlib import closing
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import pytest
@@ -57,6 +59,31 @@ def running(serving, monkeypatch):
         return root
 
     return start
+
+
+@contextmanager
+def other_server(answer):
+    """A server that answers every GET with the JSON of `answer`; yields its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def configured(arguments):
@@ -136,6 +163,14 @@ def test_what_is_printed_starts_the_client(hearth, seen, monkeypatch) -> None:
     assert result.code == 0 and "hearth serve" in result.err
     assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:1" in lines
     assert shlex.split(command) == ["claude", "-p", "it's me"]
+
+
+@pytest.mark.parametrize("health", [{"status": "ok"}, {"status": "ok", "version": "1.2"}])
+def test_another_server_with_a_health_check_is_not_used(hearth, seen, monkeypatch, health) -> None:
+    with other_server(health) as port:
+        monkeypatch.setenv("HEARTH_SERVE_PORT", str(port))
+        result = hearth("launch", "claude", "--print")
+    assert result.code == 0 and "No Hearth server is running" in result.err
 
 
 def test_a_client_that_is_missing_is_reported_with_its_installation(hearth, monkeypatch) -> None:

@@ -32,6 +32,8 @@ MODELS = (
         ("guide:latest", "guide"),
         ("claude-exact:latest", "guide"),
         ("org/small-gguf:latest", "small"),
+        ("hf.co/Org/Small-GGUF", "small"),
+        ("huggingface.co/Org/Small-GGUF:latest", "small"),
         ("x7:latest", "small"),
         ("gpt-4o", "guide"),  # the first pattern names no model
         ("x7", "small"),

@@ -33,6 +33,15 @@ def test_the_opened_model_comes_first_then_the_library(endpoint, tmp_path, tiny_
     assert made.host.specs[-1]["path"].endswith("other.gguf")
 
 
+def test_a_model_with_the_name_of_the_opened_one_is_not_listed(endpoint, tmp_path) -> None:
+    made = endpoint()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "Tiny.gguf").write_bytes(b"GGUF")
+    listed = made.get("/v1/models").json["data"]
+    assert [model["id"] for model in listed] == ["tiny", "guide"]
+    assert listed[0]["hearth"]["error"] is None
+
+
 def test_what_is_known_of_a_model_stands_beside(endpoint, tiny_model) -> None:
     worker = {"name": "tiny", "path": str(tiny_model), "info": {"context": 256}}
     made = endpoint(workers=[worker])

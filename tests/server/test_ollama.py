@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from dataclasses import replace
+from urllib.parse import unquote
 
 import pytest
 
@@ -321,6 +323,21 @@ def test_loaded_models_are_listed(endpoint) -> None:
     assert loaded["digest"] == made.get("/api/tags").json["models"][0]["digest"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no file name has a colon there")
+def test_each_model_is_listed_under_a_name_that_reaches_it(endpoint, tmp_path, tiny_model) -> None:
+    other = tmp_path / "models" / "Tiny:latest.gguf"
+    other.parent.mkdir()
+    other.write_bytes(tiny_model.read_bytes())
+    made = endpoint()
+    listed = [model["name"] for model in made.get("/api/tags").json["models"]]
+    assert listed == ["tiny", "guide:latest", "Tiny:latest"]
+    for name, path in (("tiny", tiny_model), ("Tiny:latest", other)):
+        assert made.post("/api/generate", {"model": name}).status == 200
+        assert made.host.specs[-1]["path"] == str(path)
+    [loaded] = endpoint(workers=[running(made)]).get("/api/ps").json["models"]
+    assert loaded["name"] == loaded["model"] == "tiny"
+
+
 def test_a_model_is_shown_without_being_loaded(endpoint) -> None:
     made = endpoint(flags={"temperature": 0.5, "stop": ('"',), "context": 300}, workers=[])
     shown = made.post("/api/show", {"model": "guide"}).json
@@ -356,8 +373,10 @@ def test_capabilities_are_those_of_the_file(tmp_path, template, values, capabili
 def test_a_damaged_file_is_shown_with_its_problem(endpoint, tmp_path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "bad.gguf").write_bytes(b"GGUF")
-    shown = endpoint().post("/api/show", {"model": "bad"}).json
-    assert shown["notices"] and shown["template"] == ""
+    reply = endpoint().post("/api/show", {"model": "bad", "options": {}})
+    assert reply.json["template"] == "" and len(reply.json["notices"]) == 2
+    notices = map(unquote, reply.headers["hearth-notices"].split("; "))
+    assert list(notices) == reply.json["notices"]
 
 
 def test_a_digest_is_the_checksum_where_that_is_known(tmp_path) -> None:
