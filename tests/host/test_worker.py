@@ -34,7 +34,7 @@ from hearth.backends.contract.wire import (
 )
 from hearth.backends.errors import TemplateError
 from hearth.backends.machine.process import die_with_parent
-from hearth.backends.worker.worker import Outbox, RequestHandler, _next_frame
+from hearth.backends.worker.worker import Outbox, RequestHandler
 
 
 def test_an_answer_that_cannot_be_sent_fails_and_the_next_one_is_sent():
@@ -262,7 +262,7 @@ def test_a_body_that_cannot_be_read_fails_alone():
         return len(content).to_bytes(4, "big") + ident.to_bytes(8, "big") + content
 
     stream = io.BytesIO(frame(3, "Tokenize", {"text": 5}, None) + encode(Frame(4, RENDER)))
-    refused, good = _next_frame(stream), _next_frame(stream)
+    refused, good = read_frame(stream), read_frame(stream)
     assert refused.id == 3 and refused.body.error.code == "invalid_parameter"
     assert good == Frame(4, RENDER)
-    assert _next_frame(stream) is None
+    assert read_frame(stream) is None
