@@ -98,7 +98,8 @@ class HostClient:
         """The session of calls that name none."""
         self._idents = itertools.count(1)
         self._answers: dict[int, Mailbox[Answer]] = {}
-        self._lost = False
+        self.lost = False
+        """The connection is closed for good, and every call fails."""
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -135,11 +136,6 @@ class HostClient:
             client._writer.close()
             with contextlib.suppress(OSError):
                 await client._writer.wait_closed()
-
-    @property
-    def lost(self) -> bool:
-        """The connection is closed for good, and every call fails."""
-        return self._lost
 
     def backend(self, spec: ModelSpec, session: str = "") -> HostBackend:
         """The model of `spec`, loaded when first used; a relative path is relative to the working
@@ -221,7 +217,7 @@ class HostClient:
         mailbox = self._answers[ident] = Mailbox()
         over = False
         try:
-            if self._lost:
+            if self.lost:
                 mailbox.put(self._lost_answer())
             else:
                 self._writer.write(question)
@@ -234,7 +230,7 @@ class HostClient:
                         return
         finally:
             del self._answers[ident]
-            if not over and not self._lost:
+            if not over and not self.lost:
                 self._writer.write(encode(Frame(ident, Cancel())))
 
     async def _read(self) -> None:
@@ -246,7 +242,7 @@ class HostClient:
         except (OSError, WireError):
             pass  # The connection is lost either way; every open stream is ended below.
         finally:
-            self._lost = True
+            self.lost = True
             for mailbox in self._answers.values():
                 mailbox.put(self._lost_answer())
 
@@ -326,10 +322,6 @@ def _absolute(spec: ModelSpec) -> ModelSpec:
     return replace(spec, path=os.path.abspath(spec.path))
 
 
-def _no_host() -> NoHost:
-    return NoHost("No Hearth host is running.", "Any `hearth run` or `hearth chat` starts one.")
-
-
 async def _attach(
     place: HostPlace, start: bool, host_idle_s: float, limits: HostLimits | None
 ) -> HostClient:
@@ -338,6 +330,7 @@ async def _attach(
     wait_s = _FIRST_WAIT_S
     host: subprocess.Popen[bytes] | None = None
     while True:
+        absent: Exception | None = None
         try:
             async with asyncio.timeout(_GREET_TIMEOUT_S):
                 client = await _greet(place, limits)
@@ -350,10 +343,11 @@ async def _attach(
                 f" Its log is {place.log_dir / 'host.log'}.",
             ) from error
         except (OSError, WireError) as error:
-            if not start:
-                raise _no_host() from error
-        if not start:  # A host of another version is exiting.
-            raise _no_host()
+            absent = error
+        if not start:
+            raise NoHost(
+                "No Hearth host is running.", "Any `hearth run` or `hearth chat` starts one."
+            ) from absent
         if host is None or host.poll() is not None:
             host = _start_host(place, host_idle_s)
         if time.monotonic() > until:
