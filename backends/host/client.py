@@ -256,7 +256,7 @@ class HostClient:
 
 
 class HostBackend:
-    """`contract.Backend` over the host."""
+    """Implements `contract.backend.Backend`, which has the docstrings, over the host."""
 
     def __init__(self, client: HostClient, spec: ModelSpec, session: str = "") -> None:
         self._client = client
@@ -264,11 +264,9 @@ class HostBackend:
         self.spec = spec
 
     async def info(self) -> ModelInfo:
-        """Load the model if it is not loaded; returns its description."""
         return await self._ask(Load())
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The events of one request; closing the iterator cancels it."""
         # Returned directly: a generator around the answers would cost time for every token.
         session = request.session or self._session
         answers = self._client.stream(Generate(request), self.spec, session)
@@ -277,25 +275,18 @@ class HostBackend:
     async def tokenize(
         self, text: str, *, special: bool = False, add_special: bool = False
     ) -> list[int]:
-        """Token ids of `text`; see `contract.Backend.tokenize`."""
         return list((await self._ask(Tokenize(text, special, add_special))).ids)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, special tokens written out."""
         return (await self._ask(Detokenize(tuple(ids)))).text
 
     async def render(self, request: Request) -> Prompt:
-        """The prompt that the model would get for `request`; nothing is generated."""
         return await self._ask(Render(request), request.session)
 
     async def restore(self, request: Request) -> None:
-        """Read the part of the prompt of `request` that is on disk back into the KV cache."""
         await self._ask(Restore(request), request.session)
 
     async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
-        """Log probability of each of `ids` (two or more) given the tokens before it, and the `top`
-        likeliest tokens at its position.
-        """
         return await self._ask(Score(tuple(ids), top), session)
 
     async def embed(
@@ -306,11 +297,9 @@ class HostBackend:
         session: str = "",
         truncate: bool = False,
     ) -> Embeddings:
-        """One vector for each text (or its token ids); see `contract.Backend.embed`."""
         return await self._ask(Embed(tuple(texts), pooling, truncate), session)
 
     async def rank(self, query: str, texts: Sequence[str], *, session: str = "") -> Ranks:
-        """How well each text answers `query`; needs a model trained for ranking."""
         return await self._ask(Rank(query, tuple(texts)), session)
 
     async def _ask(self, call: Call[_A], session: str = "") -> _A:
