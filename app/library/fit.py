@@ -25,7 +25,7 @@ from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.footprint import NO_LIMIT, is_mapped, memory_of, pool_of
 from hearth.backends.llamacpp.params import ContextPlan, plan_context
 from hearth.backends.llamacpp.rope import UNCHANGED, RopeParams, rope_params
-from hearth.backends.worker.footprint import free_bytes
+from hearth.backends.machine.memory import available_bytes
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.hf_names import EMBEDDING, canonical
 from hearth.quant.memory import MemoryUse, estimated_use
@@ -299,7 +299,7 @@ def room_here(
     """
     machine = machine or this_machine()
     return Room(
-        free_bytes=min(free_bytes(), machine.memory_total_bytes),
+        free_bytes=min(available_bytes(), machine.memory_total_bytes),
         total_bytes=machine.memory_total_bytes,
         disk_free_bytes=None if disk is None else free_disk_bytes(disk),
         cpu_flags=machine.cpu_flags,

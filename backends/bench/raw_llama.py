@@ -41,8 +41,6 @@ class RawLoop:
         self._capacity = plan.batch
         self._lengths = np.zeros(0, np.int32)
         self._pending = np.zeros(0, np.int64)
-        self.drawn: list[NDArray[np.int64]] = []
-        """The tokens of each step since `start`, arrays of [sessions] ids."""
 
     def start(self, histories: list[list[int]], shared_tokens: int) -> None:
         """Compute all tokens of each session but the last; the first `shared_tokens` are computed
@@ -70,7 +68,6 @@ class RawLoop:
             self._compute()
             self._pending = self._likeliest(count)
             self._lengths += 1
-            self.drawn.append(self._pending)
         return time.perf_counter() - began
 
     def prefill(self, prompt: list[int]) -> float:
@@ -85,7 +82,6 @@ class RawLoop:
         """Forget all sessions."""
         self._context.clear()
         self._lengths = np.zeros(0, np.int32)
-        self.drawn.clear()
 
     def close(self) -> None:
         """Free the context. May be called twice."""

@@ -213,6 +213,7 @@ def compared(
         drafting = depth * draft_s[clock] / costs.plain_s[clock]
         predicted.append(a_step / (1 + (cost - 1) * width / most + drafting))
     pairs = list(zip(plain, raced, strict=True))
+    answers = [pair for off, one in pairs for pair in zip(off.tokens, one.tokens, strict=True)]
     return Speculated(
         mode,
         sessions,
@@ -227,16 +228,8 @@ def compared(
         tuple(one.rate(0) / off.rate(0) for off, one in pairs),
         tuple(one.rate(1) / off.rate(1) for off, one in pairs),
         statistics.median(one.rate(0) for one in plain),
-        sum(
-            same_tokens(*texts)
-            for off, one in pairs
-            for texts in zip(off.tokens, one.tokens, strict=True)
-        ),
-        sum(
-            min(map(len, texts))
-            for off, one in pairs
-            for texts in zip(off.tokens, one.tokens, strict=True)
-        ),
+        sum(same_tokens(*pair) for pair in answers),
+        sum(min(map(len, pair)) for pair in answers),
     )
 
 

@@ -66,19 +66,6 @@ class FrameTooLarge(WireError):
     """A frame has more than `MAX_FRAME_BYTES`."""
 
 
-class BodyError(WireError):
-    """The body of a complete frame does not match its kind, which is known. The next frame can be
-    read.
-
-    Attributes:
-        ident: the frame's id.
-    """
-
-    def __init__(self, ident: int, message: str) -> None:
-        super().__init__(message)
-        self.ident = ident
-
-
 @dataclass(frozen=True, slots=True)
 class Least:
     """Lower bound of the size of one sequence of a call."""
@@ -531,12 +518,8 @@ def _sealed(head: int, content: bytes) -> Sealed:
 
 
 def opened(sealed: Sealed) -> Frame:
-    """The frame of `sealed` with its body decoded. Raises `BodyError`."""
-    try:
-        body = sealed.open()
-    except WireError as error:
-        raise BodyError(sealed.id, str(error)) from error
-    return Frame(sealed.id, body, sealed.model, sealed.session, sealed.cost)
+    """The frame of `sealed` with its body decoded. Raises `WireError`."""
+    return Frame(sealed.id, sealed.open(), sealed.model, sealed.session, sealed.cost)
 
 
 def _too_large(size: int, kind: str = "") -> FrameTooLarge:
@@ -591,9 +574,11 @@ def _split(data: bytes, frames: list[Sealed]) -> tuple[int, int]:
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:
-    """The next frame of a blocking stream, buffered or not; None at a clean end of the stream.
+    """The next frame of a blocking stream, buffered or not; None at a clean end of the stream. A
+    body that cannot be decoded is replaced by the `Failed` that answers it, because the next frame
+    can be read.
 
-    Raises `BodyError` or another `WireError`.
+    Raises `WireError`.
     """
     head = _read(stream, _HEAD_BYTES)
     if not head:
@@ -601,7 +586,11 @@ def read_frame(stream: BinaryIO) -> Frame | None:
     size, ident = _HEAD.unpack(head)
     if size > MAX_FRAME_BYTES:
         raise _too_large(size)
-    return opened(_sealed(ident, _read(stream, size)))
+    sealed = _sealed(ident, _read(stream, size))
+    try:
+        return opened(sealed)
+    except WireError as error:
+        return Frame(sealed.id, unreadable(error))
 
 
 def _read(stream: BinaryIO, count: int) -> bytes:

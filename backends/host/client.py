@@ -98,7 +98,8 @@ class HostClient:
         """The session of calls that name none."""
         self._idents = itertools.count(1)
         self._answers: dict[int, Mailbox[Answer]] = {}
-        self._lost = False
+        self.lost = False
+        """The connection is closed for good, and every call fails."""
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -135,11 +136,6 @@ class HostClient:
             client._writer.close()
             with contextlib.suppress(OSError):
                 await client._writer.wait_closed()
-
-    @property
-    def lost(self) -> bool:
-        """The connection is closed for good, and every call fails."""
-        return self._lost
 
     def backend(self, spec: ModelSpec, session: str = "") -> HostBackend:
         """The model of `spec`, loaded when first used; a relative path is relative to the working
@@ -221,7 +217,7 @@ class HostClient:
         mailbox = self._answers[ident] = Mailbox()
         over = False
         try:
-            if self._lost:
+            if self.lost:
                 mailbox.put(self._lost_answer())
             else:
                 self._writer.write(question)
@@ -234,7 +230,7 @@ class HostClient:
                         return
         finally:
             del self._answers[ident]
-            if not over and not self._lost:
+            if not over and not self.lost:
                 self._writer.write(encode(Frame(ident, Cancel())))
 
     async def _read(self) -> None:
@@ -246,7 +242,7 @@ class HostClient:
         except (OSError, WireError):
             pass  # The connection is lost either way; every open stream is ended below.
         finally:
-            self._lost = True
+            self.lost = True
             for mailbox in self._answers.values():
                 mailbox.put(self._lost_answer())
 
@@ -260,7 +256,7 @@ class HostClient:
 
 
 class HostBackend:
-    """`contract.Backend` over the host."""
+    """Implements `contract.backend.Backend`, which has the docstrings, over the host."""
 
     def __init__(self, client: HostClient, spec: ModelSpec, session: str = "") -> None:
         self._client = client
@@ -268,11 +264,9 @@ class HostBackend:
         self.spec = spec
 
     async def info(self) -> ModelInfo:
-        """Load the model if it is not loaded; returns its description."""
         return await self._ask(Load())
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The events of one request; closing the iterator cancels it."""
         # Returned directly: a generator around the answers would cost time for every token.
         session = request.session or self._session
         answers = self._client.stream(Generate(request), self.spec, session)
@@ -281,25 +275,18 @@ class HostBackend:
     async def tokenize(
         self, text: str, *, special: bool = False, add_special: bool = False
     ) -> list[int]:
-        """Token ids of `text`; see `contract.Backend.tokenize`."""
         return list((await self._ask(Tokenize(text, special, add_special))).ids)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, special tokens written out."""
         return (await self._ask(Detokenize(tuple(ids)))).text
 
     async def render(self, request: Request) -> Prompt:
-        """The prompt that the model would get for `request`; nothing is generated."""
         return await self._ask(Render(request), request.session)
 
     async def restore(self, request: Request) -> None:
-        """Read the part of the prompt of `request` that is on disk back into the KV cache."""
         await self._ask(Restore(request), request.session)
 
     async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
-        """Log probability of each of `ids` (two or more) given the tokens before it, and the `top`
-        likeliest tokens at its position.
-        """
         return await self._ask(Score(tuple(ids), top), session)
 
     async def embed(
@@ -310,11 +297,9 @@ class HostBackend:
         session: str = "",
         truncate: bool = False,
     ) -> Embeddings:
-        """One vector for each text (or its token ids); see `contract.Backend.embed`."""
         return await self._ask(Embed(tuple(texts), pooling, truncate), session)
 
     async def rank(self, query: str, texts: Sequence[str], *, session: str = "") -> Ranks:
-        """How well each text answers `query`; needs a model trained for ranking."""
         return await self._ask(Rank(query, tuple(texts)), session)
 
     async def _ask(self, call: Call[_A], session: str = "") -> _A:
@@ -326,10 +311,6 @@ def _absolute(spec: ModelSpec) -> ModelSpec:
     return replace(spec, path=os.path.abspath(spec.path))
 
 
-def _no_host() -> NoHost:
-    return NoHost("No Hearth host is running.", "Any `hearth run` or `hearth chat` starts one.")
-
-
 async def _attach(
     place: HostPlace, start: bool, host_idle_s: float, limits: HostLimits | None
 ) -> HostClient:
@@ -338,6 +319,7 @@ async def _attach(
     wait_s = _FIRST_WAIT_S
     host: subprocess.Popen[bytes] | None = None
     while True:
+        absent: Exception | None = None
         try:
             async with asyncio.timeout(_GREET_TIMEOUT_S):
                 client = await _greet(place, limits)
@@ -350,10 +332,11 @@ async def _attach(
                 f" Its log is {place.log_dir / 'host.log'}.",
             ) from error
         except (OSError, WireError) as error:
-            if not start:
-                raise _no_host() from error
-        if not start:  # A host of another version is exiting.
-            raise _no_host()
+            absent = error
+        if not start:
+            raise NoHost(
+                "No Hearth host is running.", "Any `hearth run` or `hearth chat` starts one."
+            ) from absent
         if host is None or host.poll() is not None:
             host = _start_host(place, host_idle_s)
         if time.monotonic() > until:

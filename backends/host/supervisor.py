@@ -23,7 +23,8 @@ from hearth.backends.host.breaker import Breaker
 from hearth.backends.host.residency import Residency
 from hearth.backends.host.worker_process import Stream, WorkerProcess
 from hearth.backends.machine.local_socket import HostPlace
-from hearth.backends.worker.footprint import Footprints, free_bytes, taken_bytes
+from hearth.backends.machine.memory import available_bytes
+from hearth.backends.worker.footprint import Footprints
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Supervisor:
         self._place = place
         self._models: dict[str, _Model] = {}
         self._footprints = Footprints(place.cache_dir)
-        self._room = Residency(self._takes_memory, self._free, free_bytes)
+        self._room = Residency(self._takes_memory, self._free, available_bytes)
         self._watchers: set[asyncio.Task[None]] = set()
 
     def limit(self, limits: HostLimits) -> None:
@@ -223,11 +224,12 @@ class Supervisor:
         return await asyncio.to_thread(self._footprints.of, spec)
 
     async def _measure(self, model: _Model) -> None:
+        """Measure the bytes that a loaded model takes now, without its buffers."""
         worker = model.worker
         assert worker is not None
         engine = await worker.engine_stats()
         if engine is not None and worker.info is not None and worker is model.worker:
-            self._room.measured(model.key, taken_bytes(worker.info, engine))
+            self._room.measured(model.key, worker.info.size_bytes + engine.taken_bytes)
 
     # ---- one model
 

@@ -287,12 +287,7 @@ class LlamaContext(Context):
 
     def export(self) -> State:
         """A copy of everything in the pool, with shared cells once."""
-        size = self.state_bytes()
-        state = np.empty(size, np.uint8)
-        written = int(self._api.llama_state_get_data(self._handle, _bytes_of(state), size))
-        if written != size:
-            raise _incomplete(written, size)
-        return state
+        return self._copied(self.state_bytes(), self._api.llama_state_get_data)
 
     def restore(self, state: State) -> None:
         """Load a state that another context of this model exported.
@@ -311,11 +306,7 @@ class LlamaContext(Context):
     def export_sequence(self, sequence: int) -> State:
         """A copy of the tokens of `sequence`; with a sliding window, of those it still needs."""
         size = self.sequence_bytes(sequence)
-        state = np.empty(size, np.uint8)
-        copied = self._api.llama_state_seq_get_data(self._handle, _bytes_of(state), size, sequence)
-        if copied != size:
-            raise _incomplete(int(copied), size)
-        return state
+        return self._copied(size, self._api.llama_state_seq_get_data, sequence)
 
     def restore_sequence(self, sequence: int, state: State) -> bool:
         """Load a state from `export_sequence` into `sequence`.
@@ -329,10 +320,14 @@ class LlamaContext(Context):
         self.remove(sequence, 0)
         return False
 
+    def _copied(self, size: int, copy: Any, *sequence: int) -> State:
+        """The `size` bytes that llama.cpp's function `copy` writes."""
+        state = np.empty(size, np.uint8)
+        written = int(copy(self._handle, _bytes_of(state), size, *sequence))
+        if written != size:
+            raise InternalError(f"llama.cpp wrote {written:,} of {size:,} bytes of a state.")
+        return state
+
 
 def _bytes_of(state: State) -> Any:
     return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-
-
-def _incomplete(written: int, size: int) -> InternalError:
-    return InternalError(f"llama.cpp wrote {written:,} of {size:,} bytes of a state.")

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.checks import check_token_ids
-from hearth.backends.contract.models import MAX_THREADS
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Interrupted, Row
 from hearth.backends.errors import (
@@ -98,9 +97,6 @@ class Embedder:
 
     Attributes:
         threads: of the contexts that are made from now on.
-
-    Raises:
-        InvalidParameter: `threads` is 0 or more than llama.cpp can take.
     """
 
     def __init__(
@@ -113,10 +109,6 @@ class Embedder:
         *,
         has_rank_head: bool = True,
     ) -> None:
-        if not 1 <= threads <= MAX_THREADS:
-            raise InvalidParameter(
-                "threads", f"threads is {threads}; it must be in 1..{MAX_THREADS}."
-            )
         self._model = model
         self._plan = plan
         self.threads = threads

@@ -13,7 +13,6 @@ import importlib.util
 import json
 import logging
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from hearth.backends.errors import BackendUnavailable
 from hearth.backends.llamacpp import probe_model
 from hearth.backends.llamacpp.lib import INSTALL, load_library
 from hearth.backends.machine.atomic_files import write_json
+from hearth.backends.machine.cpu import cpu_fields, cpu_name
 from hearth.backends.machine.process import die_with_parent, signal_name
 
 log = logging.getLogger(__name__)
@@ -178,23 +178,14 @@ def library_fingerprint() -> str:
     override = os.environ.get("LLAMA_CPP_LIB_PATH")
     if override:
         folders.append(Path(override))
-    digest = hashlib.sha256(_cpu().encode())
+    cpu = [cpu_fields().get(name) for name in ("flags", "features", "cpu part")]
+    digest = hashlib.sha256(repr((cpu_name(), *cpu)).encode())
     for folder in folders:
         for file in sorted(folder.glob("*")):
             if file.is_file():
                 facts = file.stat()
                 digest.update(f"{file}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def _cpu() -> str:
-    """Model and features of this CPU, as text that changes when they do."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    telling = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(telling)))
 
 
 def _try(*, extra_buffers: bool, folder: Path) -> Outcome:

@@ -43,9 +43,8 @@ class FairPool:
         self._waiting: dict[str, deque[_Job]] = {}
         """Waiting jobs by identity; the identity to be served next comes first."""
         self._running: Counter[str] = Counter()
-        self._threads: list[threading.Thread] = []
+        self._threads = 0
         self._idle = 0
-        self._closed = False
 
     def submit(self, identity: str, do: Callable[[], T]) -> Future[T]:
         """Run `do` for `identity`; cancelling the future before it runs drops it."""
@@ -64,13 +63,10 @@ class FairPool:
         with self._changed:
             self._waiting.setdefault(identity, deque()).append((future, job))
             pending = sum(map(len, self._waiting.values()))
-            if pending > self._idle and len(self._threads) < self._most_threads:
-                number = len(self._threads)
-                thread = threading.Thread(
-                    target=self._work, name=f"{self._name} {number}", daemon=True
-                )
-                self._threads.append(thread)
-                thread.start()
+            if pending > self._idle and self._threads < self._most_threads:
+                name = f"{self._name} {self._threads}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._threads += 1
             self._changed.notify()
         future.add_done_callback(partial(self._drop, identity))
         return future
@@ -86,24 +82,15 @@ class FairPool:
                 self._waiting[identity] = kept
             elif waiting:
                 del self._waiting[identity]
-                self._changed.notify_all()
-
-    def shutdown(self) -> None:
-        """Wait until all submitted jobs are done."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
 
     def _work(self) -> None:
         if self._nice and sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
-        while (taken := self._next()) is not None:
-            identity, job = taken
+        while True:
+            identity, job = self._next()
             began_s = time.monotonic()
             job()
-            del taken, job  # Frees the objects of the job before the next one is taken.
+            del job  # Frees the objects of the job before the next one is taken.
             with self._changed:
                 self._let_rest(identity, time.monotonic() - began_s)
                 self._running[identity] -= 1
@@ -120,8 +107,8 @@ class FairPool:
         }
         self._rests_until[identity] = now_s + min(self._rest * took_s, _LONGEST_REST_S)
 
-    def _next(self) -> tuple[str, Callable[[], None]] | None:
-        """The next job that may run; None at the end."""
+    def _next(self) -> tuple[str, Callable[[], None]]:
+        """The next job that may run, and its identity; waits until there is one."""
         with self._changed:
             while True:
                 now_s = time.monotonic()
@@ -132,9 +119,6 @@ class FairPool:
                         if rests_s <= 0:
                             return identity, self._take(identity)
                         soonest_s = rests_s if soonest_s is None else min(soonest_s, rests_s)
-                if self._closed and not self._waiting:
-                    self._changed.notify_all()
-                    return None
                 self._idle += 1
                 self._changed.wait(soonest_s)
                 self._idle -= 1

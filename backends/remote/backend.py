@@ -205,7 +205,7 @@ class RemoteBackend:
         """The model's answer to `body`, posted to `path` of OpenAI's API or below `root`."""
         model = await self._finder.find()
         url = f"{root or self._server.url}/{path}"
-        return await self._connection.post(url, {"model": model.name, **body})
+        return await self._connection.fetch(url, {"model": model.name, **body})
 
     async def _ids(self, body: dict[str, Any]) -> list[int]:
         """The token ids in the answer to `body`."""

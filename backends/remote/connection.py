@@ -66,16 +66,9 @@ class Connection:
         with self._translated():
             await self._client.aclose()
 
-    async def get(self, url: str) -> Any:
-        """The JSON at `url`. Raises HearthError."""
-        return await self._whole("GET", url, None)
-
-    async def post(self, url: str, body: dict[str, Any]) -> Any:
-        """The JSON answer to `body`. Raises HearthError."""
-        return await self._whole("POST", url, body)
-
-    async def _whole(self, method: str, url: str, body: dict[str, Any] | None) -> Any:
-        async with self._answer(method, url, body) as answer:
+    async def fetch(self, url: str, body: dict[str, Any] | None = None) -> Any:
+        """The JSON answer to `body`, or the JSON at `url` if there is none. Raises HearthError."""
+        async with self._answer(url, body) as answer:
             return self._parsed(answer, await self._read(answer, MOST_ANSWER_BYTES))
 
     @asynccontextmanager
@@ -87,7 +80,7 @@ class Connection:
             HearthError: there is no connection, the request is refused, or the answer is not an
                 event stream; within the block, the connection was cut.
         """
-        async with self._answer("POST", url, body) as answer:
+        async with self._answer(url, body) as answer:
             if "text/event-stream" not in answer.headers.get("content-type", ""):
                 whole = self._parsed(answer, await self._read(answer, MOST_REASON_BYTES))
                 error = error_in(whole)
@@ -105,7 +98,7 @@ class Connection:
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, url: str, body: dict[str, Any] | None
+        self, url: str, body: dict[str, Any] | None
     ) -> AsyncIterator[httpx2.Response]:
         """The answer, with a status of success and its body not read yet."""
         headers = {
@@ -115,8 +108,9 @@ class Connection:
         }
         if key := self.server.key() if self._api_key is None else self._api_key:
             headers["authorization"] = f"Bearer {key}"
-        content = None
+        method, content = "GET", None
         if body is not None:
+            method = "POST"
             headers["content-type"] = "application/json"
             content = json.dumps(body, allow_nan=False).encode()
         with self._translated():

@@ -25,19 +25,9 @@ class RemoteModel:
     entry: Mapping[str, Any] = field(default_factory=dict)
     """The model's object in the list; empty if the server has no list."""
 
-    @property
-    def context(self) -> int:
-        """Most tokens of a sequence; 0 if the server does not report it."""
-        return self._count(("max_model_len", "context", "n_ctx"))
-
-    @property
-    def trained_context(self) -> int:
-        """Tokens that the model was trained for; 0 if the server does not report it."""
-        return self._count(("n_ctx_train", "trained_context"))
-
-    def _count(self, names: Sequence[str]) -> int:
+    def count(self, *names: str) -> int:
         """The value of the first of `names` in the entry, or in its objects "meta" (llama-server)
-        or "hearth".
+        or "hearth"; 0 if the server reports none.
         """
         for place in (self.entry, self.entry.get("meta"), self.entry.get("hearth")):
             if not isinstance(place, Mapping):
@@ -53,7 +43,7 @@ async def list_models(connection: Connection) -> list[dict[str, Any]]:
     """The objects of `GET /models`. Raises HearthError; `RemoteMalformed` if there is no list."""
     server = connection.server
     try:
-        answer = await connection.get(f"{server.url}/models")
+        answer = await connection.fetch(f"{server.url}/models")
     except RemoteModelMissing as error:  # as a 404 is read everywhere else
         raise not_an_api(server, "answers 404 (nothing there)") from error
     entries = answer.get("data") if isinstance(answer, dict) else None
@@ -120,8 +110,8 @@ def describe(
         backend="remote",
         backend_version=model.dialect.kind,
         architecture=model.name,
-        context=model.context,
-        trained_context=model.trained_context,
+        context=model.count("max_model_len", "context", "n_ctx"),
+        trained_context=model.count("n_ctx_train", "trained_context"),
         load_s=took_s,
         has_chat_template=True,
         notices=tuple(_notices(server, settings)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -29,6 +30,7 @@ class EventReader:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._is_first = True
         self._searched = 0
         self._after_return = False
         self._data: list[bytes] = []
@@ -46,6 +48,8 @@ class EventReader:
             begin = end.end()
             if second_half:
                 continue
+            if self._is_first:  # .NET's StreamWriter begins with a byte order mark.
+                self._is_first, line = False, line.removeprefix(BOM_UTF8)
             event = self._line(line)
             if event is not None:
                 yield event

@@ -8,7 +8,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
-from hearth.backends.contract.loaded import EngineStats, ModelInfo
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.errors import HearthError
 from hearth.backends.worker.choice import choose
@@ -59,15 +58,3 @@ def _needed_bytes(cache_dir: Path | None, spec: ModelSpec, *_: int) -> int | Non
         return needed_bytes(Path(spec.path), spec.settings)
     except (HearthError, OSError):
         return None
-
-
-def taken_bytes(info: ModelInfo, engine: EngineStats) -> int:
-    """Bytes that a loaded model takes now, without its buffers."""
-    return info.size_bytes + engine.taken_bytes
-
-
-def free_bytes() -> int:
-    """Memory of this machine, or of its control group, that can be taken without swapping."""
-    from hearth.backends.machine.memory import available_bytes
-
-    return available_bytes()

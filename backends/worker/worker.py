@@ -240,8 +240,8 @@ def _read(stream: BinaryIO, opened: Future[RequestHandler], outbox: Outbox) -> N
     read fails only its own call.
     """
     try:
-        while (frame := _next_frame(stream)) is not None:
-            if isinstance(frame.body, Failed):
+        while (frame := wire.read_frame(stream)) is not None:
+            if isinstance(frame.body, Failed):  # The body could not be read.
                 outbox.put(frame.id, frame.body)
             else:
                 opened.result().take(frame)
@@ -261,14 +261,6 @@ def _has_form(body: object) -> bool:
     if request.constraint is not None or request.tool_choice == "required":
         return True
     return request.tool_choice == "auto" and any(tool.strict for tool in request.tools)
-
-
-def _next_frame(stream: BinaryIO) -> wire.Frame | None:
-    """The next frame, or an error if its body cannot be read; None at the end."""
-    try:
-        return wire.read_frame(stream)
-    except wire.BodyError as error:
-        return wire.Frame(error.ident, wire.unreadable(error))
 
 
 def serve(

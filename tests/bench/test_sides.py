@@ -37,14 +37,22 @@ def raw_of(bench: Bench) -> RawLoop:
     return raw
 
 
+def drawn_by(raw: RawLoop, steps: int) -> list[list[int]]:
+    """The tokens of each session in the next steps."""
+    drawn = []
+    for _ in range(steps):
+        raw.decode(1)
+        drawn.append(raw._pending)
+    return [row.tolist() for row in np.stack(drawn, axis=1)]
+
+
 def test_the_raw_loop_draws_what_the_reference_draws(bench: Bench, tiny_model: Path) -> None:
     reference = RawModel(tiny_model)
     expected = reference.greedy(PROMPT, 6)
     reference.close()
     raw = raw_of(bench)
     raw.start([[*PROMPT, expected[0]]], 0)
-    raw.decode(5)
-    assert [int(tokens[0]) for tokens in raw.drawn] == expected[1:]
+    assert drawn_by(raw, 5) == [expected[1:]]
 
 
 @pytest.mark.parametrize("kind", ["sessions", "shared"])
@@ -58,8 +66,7 @@ def test_engine_and_raw_loop_draw_the_same_tokens(
     raw = raw_of(bench)
     raw.start(histories, case.shared_tokens)
     bench.engine.decode(4)
-    raw.decode(4)
-    drawn = np.stack(raw.drawn, axis=1).tolist()
+    drawn = drawn_by(raw, 4)
     assert [
         tokens[len(history) :]
         for tokens, history in zip(bench.engine.histories(), histories, strict=True)

@@ -29,7 +29,7 @@ def measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "date": "2026-11-21",
     }
     (cache / "bandwidth.json").write_text(json.dumps(stored))
-    monkeypatch.setattr(fits, "free_bytes", lambda: 12 * GB)
+    monkeypatch.setattr(fits, "available_bytes", lambda: 12 * GB)
     monkeypatch.setattr(fits, "_LEAST_READ_BYTES", 1)  # The speed of small models is not estimated.
     monkeypatch.setenv("HF_HOME", str(home / "hf"))
 
@@ -151,7 +151,7 @@ def test_the_exit_code_is_about_what_was_asked(hearth, flags, memory, code) -> N
 
 
 def test_what_does_not_fit_is_exit_code_4(hearth, monkeypatch) -> None:
-    monkeypatch.setattr(fits, "free_bytes", lambda: 100 << 20)
+    monkeypatch.setattr(fits, "available_bytes", lambda: 100 << 20)
     result = hearth("fit", "tiny")
     assert result.code == 4
     assert "does not fit" in result.out

@@ -13,7 +13,6 @@ def test_results_and_errors_come_back():
     assert pool.submit("a", lambda: 3).result(10) == 3
     with pytest.raises(ZeroDivisionError):
         pool.submit("a", lambda: 1 / 0).result(10)
-    pool.shutdown()
 
 
 @pytest.mark.parametrize("threads", [2, 4])
@@ -30,8 +29,8 @@ def test_one_identity_has_half_of_the_threads(threads):
     assert sum(job.running() for job in greedy) == threads // 2
     assert pool.submit("modest", lambda: "done").result(10) == "done"
     free.set()
-    pool.shutdown()
-    assert all(job.done() for job in greedy)
+    for job in greedy:
+        job.result(10)
 
 
 def test_one_thread_serves_everybody_in_turn():
@@ -39,10 +38,13 @@ def test_one_thread_serves_everybody_in_turn():
     begun = threading.Event()
     pool.submit("a", lambda: begun.set() or free.wait(10))
     assert begun.wait(10)
-    for name in ("a1", "a2", "b1", "c1"):
+    jobs = [
         pool.submit(name[0], lambda name=name: order.append(name))
+        for name in ("a1", "a2", "b1", "c1")
+    ]
     free.set()
-    pool.shutdown()
+    for job in jobs:
+        job.result(10)
     assert order == ["a1", "b1", "c1", "a2"]
 
 
@@ -56,7 +58,7 @@ def test_a_job_that_is_cancelled_before_its_turn_does_not_run():
     assert job.cancel() and other.cancel()
     assert held() is None, "the body of a cancelled job is kept until its turn"
     free.set()
-    pool.shutdown()
+    pool.submit("a", lambda: None).result(10)
     assert not ran
 
 
@@ -73,4 +75,3 @@ def test_an_identity_rests_after_a_long_job_and_others_do_not():
     for job in (first, *jobs):
         job.result(10)
     assert order == ["other", "busy"]
-    pool.shutdown()

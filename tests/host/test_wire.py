@@ -94,8 +94,14 @@ FRAMES = [
 ]
 
 
-def read_content(content, part=0):
-    return read_frame(io.BytesIO(struct.pack(">IQ", len(content), part << 56 | 1) + content))
+def is_refused(content, part=0):
+    """Whether a frame with this content is refused, or its body is."""
+    data = struct.pack(">IQ", len(content), part << 56 | 1) + content
+    try:
+        frame = read_frame(io.BytesIO(data))
+    except WireError:
+        return True
+    return isinstance(frame.body, Failed) and frame.body.error.code == InvalidParameter.code
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda f: type(f.body).__name__)
@@ -143,23 +149,20 @@ async def test_asynchronous_reading_agrees_and_ends_cleanly(size):
     ],
 )
 def test_malformed_contents_are_refused(payload):
-    with pytest.raises(WireError):
-        read_content(payload)
+    assert is_refused(payload)
 
 
 @pytest.mark.parametrize(
     ("part", "content"), [(3, [5]), (3, []), (3, {}), (2, [1]), (6, ["x"]), (255, ["x"])]
 )
 def test_malformed_parts_of_streams_are_refused(part, content):
-    with pytest.raises(WireError):
-        read_content(msgspec.msgpack.encode(content), part)
+    assert is_refused(msgspec.msgpack.encode(content), part)
 
 
 def test_what_is_nested_too_deeply_is_refused_on_both_sides():
     for depth in (700, 900, 950, 1_000, 100_000):
         body = b"\x81\xa1a" * depth + b"\xc0"
-        with pytest.raises(WireError):
-            read_content(b"\x93\xa8Generate" + body + b"\xc0")
+        assert is_refused(b"\x93\xa8Generate" + body + b"\xc0")
     deep: dict = {}
     for _ in range(5_000):
         deep = {"a": deep}

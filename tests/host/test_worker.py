@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import pytest
@@ -33,7 +34,7 @@ from hearth.backends.contract.wire import (
 )
 from hearth.backends.errors import TemplateError
 from hearth.backends.machine.process import die_with_parent
-from hearth.backends.worker.worker import Outbox, RequestHandler, _next_frame
+from hearth.backends.worker.worker import Outbox, RequestHandler
 
 
 def test_an_answer_that_cannot_be_sent_fails_and_the_next_one_is_sent():
@@ -121,6 +122,13 @@ RANK = Rank("a", ("b",))
 RENDER = Render(Request(messages=(Message("user", "x"),)))
 
 
+def wait_for(pool):
+    """Wait until all calls of the session "" are prepared. A session has half of the threads."""
+    barrier = threading.Barrier(pool._most_of_one)
+    for job in [pool.submit("", partial(barrier.wait, 10)) for _ in range(barrier.parties)]:
+        job.result(10)
+
+
 def handler_of(notes, preparer):
     return RequestHandler(notes, preparer, Words(), notes)
 
@@ -131,7 +139,7 @@ def prepared(call, error=None):
     preparer.let.set()
     handler = handler_of(notes, preparer)
     handler.take(Frame(7, call))
-    handler._pool.shutdown()
+    wait_for(handler._pool)
     return handler, notes
 
 
@@ -147,7 +155,7 @@ def test_a_call_that_is_cancelled_while_it_is_prepared_is_over_at_once(call, err
     handler.take(Frame(7, Cancel()))
     assert notes.said == [(7, Finished("cancelled"))]
     preparer.let.set()
-    handler._pool.shutdown()
+    wait_for(handler._pool)
     assert notes.said == [(7, Finished("cancelled"))]
     assert notes.submitted == [] and notes.cancelled == []
 
@@ -210,7 +218,6 @@ def test_stats_are_answered_at_once_and_name_what_is_prepared():
     coming = (RequestStats(7, "me", "queued"), RequestStats(8, "", "queued"))
     assert notes.said == [(9, replace(STATS, waiting=STATS.waiting + 2, requests=coming))]
     preparer.let.set()
-    handler._pool.shutdown()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
@@ -242,10 +249,10 @@ def test_nobody_waits_for_the_grammars_of_others(hard):
     for ident in range(9):
         handler.take(Frame(ident, Generate(hard)))
     handler.take(Frame(9, GENERATE))
-    handler._pool.shutdown()
+    wait_for(handler._pool)
     assert notes.submitted == [(9,)]
     preparer.let.set()
-    handler._form_pool.shutdown()
+    wait_for(handler._form_pool)
     assert len(notes.submitted) == 10
 
 
@@ -255,7 +262,7 @@ def test_a_body_that_cannot_be_read_fails_alone():
         return len(content).to_bytes(4, "big") + ident.to_bytes(8, "big") + content
 
     stream = io.BytesIO(frame(3, "Tokenize", {"text": 5}, None) + encode(Frame(4, RENDER)))
-    refused, good = _next_frame(stream), _next_frame(stream)
+    refused, good = read_frame(stream), read_frame(stream)
     assert refused.id == 3 and refused.body.error.code == "invalid_parameter"
     assert good == Frame(4, RENDER)
-    assert _next_frame(stream) is None
+    assert read_frame(stream) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ import pytest
 from numpy.typing import NDArray
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Interrupted
 from hearth.backends.errors import (
@@ -29,9 +27,7 @@ from hearth.backends.errors import (
 from hearth.backends.llamacpp import embedder
 from hearth.backends.llamacpp.embedder import Embedder, Vectors
 from hearth.backends.llamacpp.interrupt import Interrupt
-from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import FLASH_DEPTH, plan_context
-from hearth.quant.gguf import preflight
+from hearth.backends.llamacpp.params import FLASH_DEPTH
 from random_models import write_model
 from raw_loop import token_vectors
 from tiny_rerankers import WIDTH, tiny_bert
@@ -185,15 +181,6 @@ def test_texts_that_llama_cpp_cannot_take_never_reach_it(
 
 def test_no_texts_give_no_vectors(make: Make, causal: Path) -> None:
     assert make(causal).embed([], "mean").shape == (0, WIDTH)
-
-
-@pytest.mark.parametrize("threads", [0, 513])
-def test_numbers_of_threads_that_would_abort_are_refused(causal: Path, threads: int) -> None:
-    plan = plan_context(
-        ModelSettings(), preflight.check(causal), weight_bytes=0, available_bytes=1 << 34
-    )
-    with closing(LlamaModel.open(causal)) as model, pytest.raises(InvalidParameter, match="512"):
-        Embedder(model, plan, threads)
 
 
 def test_an_interrupt_ends_it_and_the_next_call_is_as_ever(make: Make, causal: Path) -> None:

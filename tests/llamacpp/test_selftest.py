@@ -86,7 +86,7 @@ def test_a_verdict_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_another_library_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "_try", lambda **_: Outcome("", "CPU"))
     verdict(tmp_path)
-    monkeypatch.setattr(selftest, "_cpu", lambda: "another CPU")
+    monkeypatch.setattr(selftest, "cpu_name", lambda: "another CPU")
     verdict(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
 

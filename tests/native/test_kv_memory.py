@@ -10,11 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from driven import Driven
-from fake_host import INFO
-from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import StepPlan
-from hearth.backends.worker.footprint import taken_bytes
 from native_runners import runner_of, some_tokens
 from speakers import ask, drain, generation
 from tiny_checkpoints import tiny_checkpoint
@@ -76,8 +73,7 @@ def test_a_model_takes_what_its_tokens_take(folders: dict[str, Path]) -> None:
     assert (stats.allocated_tokens, stats.pool_tokens) == (32, 960)
     assert stats.allocated_bytes == 32 * layers * layer_token(runner)
     assert stats.pool_bytes == 960 * layers * layer_token(runner)
-    info = ModelInfo(name="tiny", path="tiny", **{**INFO, "size_bytes": 1000})
-    assert taken_bytes(info, stats) == 1000 + stats.allocated_bytes
+    assert stats.taken_bytes == stats.allocated_bytes
 
 
 def test_windows_are_told_apart(folders: dict[str, Path]) -> None:

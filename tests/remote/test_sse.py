@@ -49,6 +49,12 @@ def test_fields_are_told_apart() -> None:
     ]
 
 
+def test_a_byte_order_mark_is_ignored_only_at_the_beginning() -> None:
+    body = b"\xef\xbb\xbfdata: a\n\ndata: \xef\xbb\xbfb\n\n\xef\xbb\xbfdata: c\n\n"
+    expected = [ServerEvent("a"), ServerEvent("\N{ZERO WIDTH NO-BREAK SPACE}b")]
+    assert read([body]) == read([bytes([byte]) for byte in body]) == expected
+
+
 def test_an_event_needs_its_last_line_to_be_whole() -> None:
     reader = EventReader()
     assert list(reader.feed(b"data: [DONE]\n")) == []
