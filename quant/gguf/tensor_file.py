@@ -45,11 +45,10 @@ class GgufTensorFile:
         row] uint8. Raises `KeyError` for an unknown name.
         """
         mapped, start, tensor = self._places[name]
-        stored, kind = self._stored[name], tensor.type
+        stored = self._stored[name]
         shape, dtype = stored.shape, DTYPES.get(stored.kind)
         if dtype is None:
-            row_bytes = shape[-1] // kind.block_elements * kind.block_bytes
-            shape, dtype = (*shape[:-1], row_bytes), torch.uint8
+            shape, dtype = (*shape[:-1], tensor.type.nbytes(shape[-1])), torch.uint8
         mapped.prefetch(start, tensor.nbytes)
         return mapped.tensor(start, tensor.nbytes, dtype, shape)
 
