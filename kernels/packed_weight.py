@@ -54,9 +54,9 @@ class PackedWeight:
 
     def to(self, device: torch.device) -> PackedWeight:
         """The same weight on `device`."""
-        tensors = (self.weight, self.scales, self.zeros, self.order)
-        moved = [None if one is None else one.to(device) for one in tensors]
-        return PackedWeight(self.weight.to(device), self.packing, *moved[1:])
+        others = (self.scales, self.zeros, self.order)
+        moved = (None if one is None else one.to(device) for one in others)
+        return PackedWeight(self.weight.to(device), self.packing, *moved)
 
     def unpacked(self, dtype: torch.dtype) -> Tensor:
         """[..., rows, inputs] of `dtype`, with the inputs in the order of the activations."""

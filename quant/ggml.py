@@ -100,7 +100,7 @@ class Ggml:
                 "The source is damaged, or was converted badly: convert or download it again.",
             )
         weights = None if importance is None else np.ascontiguousarray(importance, dtype=np.float32)
-        size = count * row_bytes(kind, length)
+        size = kind.nbytes(count * length)
         packed = np.empty(size, dtype=np.uint8)
         written = self._quantize(
             int(kind),
@@ -187,11 +187,6 @@ def library_path() -> Path:
     raise GgmlUnavailable(
         f"llama-cpp-python is installed without {name}, which packs the weights.", _REINSTALL
     )
-
-
-def row_bytes(kind: TensorType, length: int) -> int:
-    """Bytes of one row of `length` elements; `length` is a multiple of the type's block."""
-    return length // kind.block_elements * kind.block_bytes
 
 
 def _check_type(kind: TensorType, length: int) -> None:

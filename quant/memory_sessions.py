@@ -119,12 +119,14 @@ class Sizing:
     @property
     def activations(self) -> int:
         """The rows that operators of a step pass to each other."""
-        return activation_bytes(self.shape, self._graph(self.sessions))
+        return activation_bytes(self.shape, self._graph)
 
     @property
     def scratch(self) -> int:
         """The attention mask, the operators' own buffer and the logits of each session."""
-        return self._scratch(self.sessions)
+        mask = mask_bytes(self.shape, self._graph, self._graph.rows)
+        logits = 4 * self.shape.vocabulary * self.sessions
+        return mask + work_bytes(self.shape, STEP_TOKENS) + logits
 
     @property
     def total(self) -> int:
@@ -273,14 +275,11 @@ class Sizing:
             return None
         return max(0, self.left_bytes // session_bytes)
 
-    def _graph(self, sessions: int) -> Graph:
-        cells = max(1, self.tokens * sessions)
-        return Graph(STEP_TOKENS, cells, max(1, sessions), max(1, sessions), flash=True)
-
-    def _scratch(self, sessions: int) -> int:
-        graph = self._graph(sessions)
-        mask = mask_bytes(self.shape, graph, graph.rows)
-        return mask + work_bytes(self.shape, STEP_TOKENS) + 4 * self.shape.vocabulary * sessions
+    @property
+    def _graph(self) -> Graph:
+        sessions = max(1, self.sessions)
+        cells = max(1, self.tokens * self.sessions)
+        return Graph(STEP_TOKENS, cells, sessions, sessions, flash=True)
 
 
 def packing_bytes(threads: int) -> int:

@@ -57,12 +57,8 @@ class SafetensorsTensors:
         for header in self.headers:
             mapped = MappedFile(header.path, header.size_bytes)
             self._places |= {name: (mapped, entry) for name, entry in header.tensors.items()}
-        self._stored = resolve(self.headers, checkpoint)
-
-    @property
-    def stored(self) -> Mapping[str, StoredTensor]:
+        self.stored: Mapping[str, StoredTensor] = resolve(self.headers, checkpoint)
         """Every tensor by name; the tensors of a quantized matrix are one `QuantizedTensor`."""
-        return self._stored
 
     def read(self, name: str) -> Tensor:
         """A read-only tensor over the map. Raises `KeyError` for an unknown name."""
@@ -74,7 +70,7 @@ class SafetensorsTensors:
         """Allow the data of the tensor `name`, or of the parts of the quantized matrix `name`, to
         leave this process's memory, once the caller has copied it.
         """
-        stored = self._stored[name] if name not in self._places else None
+        stored = self.stored[name] if name not in self._places else None
         parts = stored.parts.values() if isinstance(stored, QuantizedTensor) else (name,)
         for part in parts:
             mapped, entry = self._places[part]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hearth.backends.contract.events import FinishReason
 from hearth.backends.contract.requests import BeamSearch
 from hearth.backends.engine.generation import Generation
-from hearth.backends.engine.logprobs import log_normaliser, top_logprobs
+from hearth.backends.engine.logprobs import log_normaliser, logprob_of, top_logprobs
 from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.sampler import Drawn
 from hearth.backends.engine.selection import largest
@@ -207,7 +207,7 @@ class Search:
         for token in ids.tolist():
             logprob = float(adjusted[token]) - normaliser
             if math.isfinite(logprob):
-                known = None if count is None else min(0.0, float(logits[token]) - normaliser)
+                known = None if count is None else logprob_of(logits, token, normaliser)
                 drawn = Drawn(token, known, top)
                 continuations.append(_Continuation(beam.score + logprob, number, drawn))
         return continuations

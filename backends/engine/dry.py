@@ -8,7 +8,6 @@ from copy import copy
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.selection import Sparse
@@ -95,14 +94,11 @@ class RepeatedRuns:
             return None
         ids = np.fromiter(longest.keys(), dtype=np.intp, count=len(longest))
         over = np.fromiter(longest.values(), dtype=np.float64, count=len(longest))
-        return ids, self._penalties(over - params.dry_allowed_length, params)
-
-    @staticmethod
-    def _penalties(over: NDArray[np.float64], params: SamplingParams) -> NDArray[np.float32]:
+        over -= params.dry_allowed_length
         if params.dry_base > 1.0:
             over = np.minimum(over, math.log(_LARGEST_PENALTY) / math.log(params.dry_base))
         sizes = params.dry_multiplier * params.dry_base**over
-        return np.minimum(sizes, _LARGEST_PENALTY).astype(np.float32)
+        return ids, np.minimum(sizes, _LARGEST_PENALTY).astype(np.float32)
 
     def _runs_of(self, tokens: list[int]) -> list[int]:
         """Common suffix length of `tokens[:i + 1]` and `tokens` for each i, 0 for the last: O(n).

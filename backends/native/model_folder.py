@@ -18,6 +18,7 @@ from hearth.kernels.cuda.packings import WIDER
 from hearth.quant.checkpoints.config import read_checkpoint
 from hearth.quant.checkpoints.modules import resolve
 from hearth.quant.checkpoints.scheme import Checkpoint
+from hearth.quant.convert.folder_files import CONFIG
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
 from hearth.quant.families.table import family_of_hf
@@ -26,7 +27,6 @@ from hearth.quant.safetensors_header import SafetensorsHeader
 from hearth.quant.safetensors_shards import read_folder
 from hearth.quant.stored import CODES, STAYS_PACKED, StoredTensor
 
-CONFIG: Final = "config.json"
 DTYPE_BYTES: Final[dict[Dtype, int]] = {"f32": 4, "f16": 2, "bf16": 2}
 _OF_KINDS: Final[dict[str, Dtype]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 _MXFP4_BLOCKS: Final = "_blocks"

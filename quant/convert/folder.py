@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hearth.quant.checkpoints.scheme import QuantizedTensor
-from hearth.quant.convert.folder_files import ALL, CONFIG
+from hearth.quant.convert.folder_files import ALL, CONFIG, DEFAULT
 from hearth.quant.convert.model import Model, Value, describe
 from hearth.quant.convert.special import special_values
 from hearth.quant.convert.tensors import find_tensors
@@ -32,7 +32,6 @@ from hearth.quant.safetensors_shards import read_folder
 SUFFIX = ".safetensors"
 _TOKENIZER = "tokenizer.ggml."
 _TEMPLATE = "tokenizer.chat_template"
-_DEFAULT = "default"
 _KINDS = {int: ValueType.U32, float: ValueType.F32, str: ValueType.STRING}
 
 
@@ -127,12 +126,12 @@ def _pairs(folder: Path, model: Model, vocabulary: Vocabulary) -> dict[str, byte
         f"{_TOKENIZER}merges": (ValueType.STRING, vocabulary.merges),
     }
     lists.pop(f"{_TOKENIZER}{'scores' if vocabulary.model == 'gpt2' else 'merges'}")
-    named = {name: text for name, text in vocabulary.templates.items() if name != _DEFAULT}
+    named = {name: text for name, text in vocabulary.templates.items() if name != DEFAULT}
     if named:
         lists[f"{_TEMPLATE}s"] = (ValueType.STRING, list(named))
     templates = {f"{_TEMPLATE}.{name}": text for name, text in named.items()}
-    if _DEFAULT in vocabulary.templates:
-        templates[_TEMPLATE] = vocabulary.templates[_DEFAULT]
+    if DEFAULT in vocabulary.templates:
+        templates[_TEMPLATE] = vocabulary.templates[DEFAULT]
     special = special_values(folder, vocabulary)
     return {
         **{key: _pair(folder, key, value) for key, value in values.items()},

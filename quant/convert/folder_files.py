@@ -27,7 +27,8 @@ _OTHER_VOCABULARIES: Final = (
 )
 _LARGEST_BYTES: Final = 64 << 20
 _LARGEST_TEMPLATE: Final = 1 << 20
-_DEFAULT: Final = "default"
+DEFAULT: Final = "default"
+"""Name of the chat template that is used unless another is chosen."""
 _FURTHER_TEMPLATES: Final = "additional_chat_templates"
 """A folder of named templates; the default one is `chat_template.jinja` next to it."""
 
@@ -89,7 +90,7 @@ def chat_templates(folder: Path) -> dict[str, str]:
     """
     files = {path.stem: path for path in sorted((folder / _FURTHER_TEMPLATES).glob("*.jinja"))}
     if (folder / TEMPLATE).is_file():
-        files = {_DEFAULT: folder / TEMPLATE, **files}
+        files = {DEFAULT: folder / TEMPLATE, **files}
     if files:
         texts = {name: _template(path) for name, path in files.items()}
         return {name: text for name, text in texts.items() if text}
@@ -115,7 +116,7 @@ def _template(path: Path) -> str:
 
 def _named(value: Any) -> dict[str, str]:
     if isinstance(value, str):
-        return {_DEFAULT: value} if value else {}
+        return {DEFAULT: value} if value else {}
     listed = value if isinstance(value, list) else []
     entries = [entry for entry in listed if isinstance(entry, Mapping)]
     return {

@@ -11,13 +11,13 @@ from typing import Literal
 from hearth.quant.checkpoints.config import read_checkpoint, refuse_quantized
 from hearth.quant.checkpoints.modules import resolve
 from hearth.quant.checkpoints.scheme import Checkpoint
-from hearth.quant.convert.ropes import Kind, check_ropes, rope_values
+from hearth.quant.convert.ropes import check_ropes, rope_values
 from hearth.quant.errors import UnsupportedModel
-from hearth.quant.families.config import ModelConfig, Rope
+from hearth.quant.families.config import ModelConfig, Rope, RopeKind
 from hearth.quant.families.family import Family
 from hearth.quant.families.gemma import gemma3_windows
 from hearth.quant.families.ropes import rope_section
-from hearth.quant.families.shapes import alternating_windows
+from hearth.quant.families.shapes import all_but_every, alternating_windows
 from hearth.quant.families.table import family_of_hf
 from hearth.quant.hf_defaults import GEMMA2_CAPS, GEMMA_LAYERS_OF_27B
 from hearth.quant.hf_names import HEAD
@@ -53,7 +53,7 @@ class Model:
 class _Words:
     """The features that GGUF can express and llama.cpp supports for a family."""
 
-    scalings: tuple[Kind, ...]
+    scalings: tuple[RopeKind, ...]
     """Kinds of rotary scaling."""
     is_partial: bool = False
     """Heads may be rotated partly."""
@@ -251,7 +251,7 @@ def _windows(window: int, sliding: tuple[bool, ...], context: int) -> dict[str, 
         return {"attention.sliding_window": context}
     pattern: Value = sliding
     for period in range(2, len(sliding) + 1):  # A number n for "all but every n-th".
-        if sliding == tuple((layer + 1) % period != 0 for layer in range(len(sliding))):
+        if sliding == all_but_every(period, len(sliding)):
             pattern = period
             break
     return {"attention.sliding_window": window, "attention.sliding_window_pattern": pattern}

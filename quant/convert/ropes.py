@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from math import pi
-from typing import Literal
 
-from hearth.quant.families.config import Rope, RopeScaling
+from hearth.quant.families.config import Rope, RopeKind, RopeScaling
 from hearth.quant.families.ropes import rope_section, scaling_kind, yarn_mscale
 from hearth.quant.json_fields import Fields
 
-Kind = Literal["linear", "llama3", "yarn", "longrope"]
 Factors = dict[str, tuple[float, ...]]
 _YARN = {"beta_fast": 32.0, "beta_slow": 1.0}
 """The only values that llama.cpp uses for these families."""
@@ -18,7 +16,7 @@ _YARN = {"beta_fast": 32.0, "beta_slow": 1.0}
 def check_ropes(
     fields: Fields,
     layer_type: str,
-    kinds: tuple[Kind, ...],
+    kinds: tuple[RopeKind, ...],
     *,
     is_partial: bool,
     truncates: bool,

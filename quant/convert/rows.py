@@ -13,16 +13,9 @@ from hearth.quant.checkpoints.scheme import Checkpoint, QuantizedTensor
 from hearth.quant.convert.blocks import ggml_blocks
 from hearth.quant.convert.tensors import Found
 from hearth.quant.gguf.source import Bytes
-from hearth.quant.gguf.types import TensorType
 from hearth.quant.mxfp4 import pack_mxfp4
-from hearth.quant.safetensors import SafetensorsTensors
+from hearth.quant.safetensors import DTYPES, SafetensorsTensors
 from hearth.quant.safetensors_header import SafetensorsHeader
-
-_DTYPES = {
-    TensorType.F32: torch.float32,
-    TensorType.F16: torch.float16,
-    TensorType.BF16: torch.bfloat16,
-}
 
 
 class FolderRows:
@@ -59,7 +52,7 @@ class FolderRows:
         """See the protocol."""
         entry = self._found[name]
         rows = self._changed(entry, first, count)
-        dtype = _DTYPES.get(entry.type)
+        dtype = DTYPES.get(entry.type.name)
         plain = rows if dtype is None else rows.to(dtype)
         return plain.contiguous().view(torch.uint8).flatten().numpy().data
 

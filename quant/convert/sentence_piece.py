@@ -33,7 +33,7 @@ def prefixes_space(file: TokenizerFile, *, is_chat: bool) -> bool:
         kind = step.text("type")
         if kind == "Prepend" and step.text("prepend") == SPACE_MARK:
             prefixes = True
-        elif kind == "Replace" and _replaces_spaces(step):
+        elif kind == "Replace" and _is_for_spaces(step) and step.text("content") == SPACE_MARK:
             escapes = True
         else:
             raise step.unsupported("type", "Prepend of ▁ and Replace of a space by ▁")
@@ -48,7 +48,7 @@ def prefixes_space(file: TokenizerFile, *, is_chat: bool) -> bool:
             if step.flag("split", True):
                 raise step.unsupported("split", "false: pieces may hold several words")
             prefixes = prefixes or scheme == "always" or (scheme == "first" and not is_chat)
-        elif not (kind == "Split" and escapes and _splits_at_spaces(step)):
+        elif not (kind == "Split" and escapes and _is_for_spaces(step)):
             raise step.unsupported("type", "Metaspace")
     if not escapes:
         raise UnsupportedModel(
@@ -61,17 +61,10 @@ def prefixes_space(file: TokenizerFile, *, is_chat: bool) -> bool:
     return prefixes
 
 
-def _replaces_spaces(step: Fields) -> bool:
-    pattern = step.section("pattern")
-    return (
-        pattern is not None
-        and pattern.text("String", "") == " "
-        and step.text("content") == SPACE_MARK
-    )
-
-
-def _splits_at_spaces(step: Fields) -> bool:
-    """Whether a step splits at spaces, as Gemma's does after all spaces have been replaced."""
+def _is_for_spaces(step: Fields) -> bool:
+    """Whether a step replaces spaces, or splits at them, as Gemma's does after all spaces have been
+    replaced.
+    """
     pattern = step.section("pattern")
     return pattern is not None and pattern.text("String", "") == " "
 

@@ -11,6 +11,7 @@ from hearth.quant.families.family import Family
 from hearth.quant.families.gguf_fields import GgufFields
 from hearth.quant.families.ropes import rope_of_hf
 from hearth.quant.families.shapes import (
+    all_but_every,
     alternating_windows,
     config_of_gguf,
     config_of_hf,
@@ -54,8 +55,7 @@ def gemma3_from_hf(fields: Fields) -> ModelConfig:
 def gemma3_windows(fields: Fields, layers: int) -> tuple[bool, ...]:
     """[layers] whether each layer has a sliding window."""
     period = fields.integer("sliding_window_pattern", 6)
-    usual = tuple((layer + 1) % period != 0 for layer in range(layers))
-    return sliding_layers(fields, layers, usual)
+    return sliding_layers(fields, layers, all_but_every(period, layers))
 
 
 def gemma3_from_gguf(fields: GgufFields) -> ModelConfig:

@@ -141,7 +141,12 @@ def sliding_layers(fields: Fields, layers: int, default: tuple[bool, ...]) -> tu
 
 def alternating_windows(fields: Fields, layers: int) -> tuple[bool, ...]:
     """[layers] whether each layer has a sliding window; by default every other, from the first."""
-    return sliding_layers(fields, layers, tuple(layer % 2 == 0 for layer in range(layers)))
+    return sliding_layers(fields, layers, all_but_every(2, layers))
+
+
+def all_but_every(period: int, layers: int) -> tuple[bool, ...]:
+    """[layers] False for every `period`-th layer, as for period 3: True, True, False, True."""
+    return tuple((layer + 1) % period != 0 for layer in range(layers))
 
 
 def windowed(

@@ -10,6 +10,7 @@ from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family, defaults
 from hearth.quant.families.gguf_fields import GgufFields
 from hearth.quant.families.shapes import (
+    all_but_every,
     config_of_gguf,
     config_of_hf,
     sliding_layers,
@@ -23,7 +24,7 @@ _PERIOD = 4
 def from_hf(fields: Fields) -> ModelConfig:
     config = config_of_hf(fields, "smollm3")
     count = len(config.layers)
-    with_ropes = _every_but(fields.integer("no_rope_layer_interval", _PERIOD), count)
+    with_ropes = all_but_every(fields.integer("no_rope_layer_interval", _PERIOD), count)
     if fields.has("no_rope_layers"):
         # Despite its name, the list has ones for the layers that do have positions.
         with_ropes = tuple(value != 0 for value in fields.numbers("no_rope_layers"))
@@ -38,11 +39,7 @@ def from_hf(fields: Fields) -> ModelConfig:
 
 def from_gguf(fields: GgufFields) -> ModelConfig:
     config = config_of_gguf(fields, "smollm3", interleaved=True)
-    return _without_ropes(config, _every_but(_PERIOD, len(config.layers)))
-
-
-def _every_but(period: int, count: int) -> tuple[bool, ...]:
-    return tuple((layer + 1) % period != 0 for layer in range(count))
+    return _without_ropes(config, all_but_every(_PERIOD, len(config.layers)))
 
 
 def _without_ropes(config: ModelConfig, with_ropes: tuple[bool, ...]) -> ModelConfig:

@@ -21,12 +21,13 @@ from hearth.quant.checkpoints.reading import CodeParams, read_params, read_quant
 from hearth.quant.checkpoints.scheme import QuantizedTensor
 from hearth.quant.convert.blocks import BLOCK
 from hearth.quant.convert.folder import FolderSource, folder_of
+from hearth.quant.convert.folder_files import CONFIG
 from hearth.quant.convert.tensors import PACKED
 from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.table import family_of_hf
 from hearth.quant.folders.matrices import Matrices, Matrix, matrices_of
 from hearth.quant.folders.methods import FILE_MB, FORMATS, FolderMethod
-from hearth.quant.folders.plan import CONFIG, FolderPlan
+from hearth.quant.folders.plan import FolderPlan
 from hearth.quant.folders.storage import LAYOUT_NAMES, Storage
 from hearth.quant.folders.write import EachAlone, write
 from hearth.quant.gguf import quantize
@@ -180,7 +181,7 @@ def _storages(kind: str, matrices: Matrices, file: SafetensorsTensors) -> dict[s
     matrices are the same. Raises the errors of `_checked`, and `CannotQuantize` for matrices that
     cannot be stored that way.
     """
-    inside = {one.name for block in matrices.blocks for one in block.matrices}
+    inside = {one.name for one in matrices.of_blocks}
     outside = {matrices.embedding.name, matrices.head.name}
     storages: dict[str, Storage] = {}
     is_symmetric, has_order, is_wide = True, False, False

@@ -111,6 +111,12 @@ class Matrices:
     head: Matrix
     """The output matrix; the embedding if they are tied."""
 
+    @property
+    def of_blocks(self) -> Iterable[Matrix]:
+        """The matrices of all blocks, in order of computation."""
+        for block in self.blocks:
+            yield from block.matrices
+
 
 def matrices_of(
     family: Family, config: ModelConfig, stored: Mapping[str, StoredTensor]

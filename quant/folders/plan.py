@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from hearth.quant.checkpoints.config import KEY, read_checkpoint
 from hearth.quant.checkpoints.modules import resolve
 from hearth.quant.checkpoints.scheme import Checkpoint
+from hearth.quant.convert.folder_files import CONFIG
 from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
@@ -28,7 +29,6 @@ from hearth.quant.safetensors_shards import read_folder
 from hearth.quant.stored import StoredTensor
 from hearth.quant.tied_weights import as_stored
 
-CONFIG: Final = "config.json"
 Outside = Literal["head", "embedding"]
 """Matrices that belong to no block."""
 _KV_BYTES: Final = 2
@@ -115,7 +115,7 @@ class FolderPlan:
         """The matrices that the new config.json describes by name: those that belong to no block,
         or are stored differently from most.
         """
-        inside = {one.name for block in self.matrices.blocks for one in block.matrices}
+        inside = {one.name for one in self.matrices.of_blocks}
         return {
             name: own
             for name, own in self.stored.items()
@@ -159,8 +159,7 @@ class FolderPlan:
     @property
     def skipped(self) -> list[str]:
         """The modules of block matrices that stay plain, which a source may already have."""
-        every = (one for block in self.matrices.blocks for one in block.matrices)
-        return [one.module for one in every if one.name not in self.stored]
+        return [one.module for one in self.matrices.of_blocks if one.name not in self.stored]
 
     @property
     def size_bytes(self) -> int:
@@ -293,8 +292,7 @@ def plan(
                 f"bits and {bits}.",
                 "Leave out --embedding.",
             )
-    blocks = [one for block in matrices.blocks for one in block.matrices]
-    for one in blocks:
+    for one in matrices.of_blocks:
         storage.check(one.name, one.outputs, one.inputs)
     return FolderPlan(
         method,
@@ -304,7 +302,7 @@ def plan(
         headers,
         matrices,
         storage,
-        {one.name: storage for one in blocks} | both,
+        {one.name: storage for one in matrices.of_blocks} | both,
         calibration,
         options,
         file_bytes,

@@ -17,12 +17,12 @@ from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.checkpoints.config import KEY
 from hearth.quant.checkpoints.reading import read_quantized
 from hearth.quant.checkpoints.scheme import QuantizedTensor
-from hearth.quant.convert.folder_files import ALL
+from hearth.quant.convert.folder_files import ALL, CONFIG
 from hearth.quant.errors import BadGrid, CorruptFile
 from hearth.quant.folders.config import quantization_config
 from hearth.quant.folders.encode import stored_tensors
 from hearth.quant.folders.matrices import Matrix
-from hearth.quant.folders.plan import CONFIG, FolderPlan, Piece
+from hearth.quant.folders.plan import FolderPlan, Piece
 from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.gguf.quantize_file import (
     Partial,

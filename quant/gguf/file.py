@@ -261,7 +261,7 @@ class GgufFile:
                 f"it needs a multiple of {kind.block_elements}",
                 "Set kv_type to f16 (--kv-type).",
             )
-        return length // kind.block_elements * kind.block_bytes
+        return kind.nbytes(length)
 
     def _type_name(self, key: str) -> str:
         kind = self.value_types.get(key)

@@ -216,7 +216,7 @@ def plan(
                 wanted=choice.wanted,
                 path=source.home(tensor.name),
                 source_bytes=tensor.nbytes,
-                size_bytes=tensor.elements // choice.type.block_elements * choice.type.block_bytes,
+                size_bytes=choice.type.nbytes(tensor.elements),
                 weighted=weighted,
             )
         )

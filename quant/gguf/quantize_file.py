@@ -261,9 +261,9 @@ class Partial:
             entries = []
         elif entries:
             for entry in entries[1:]:
+                valid = self._digest.copy()
                 if not self._read_part(entry, check):
-                    # The digest includes the damaged part, so it is computed again without it.
-                    self._digest = self._digest_of(valid_bytes, check)
+                    self._digest = valid
                     break
                 self.parts += 1
                 self.facts.append(entry.get("facts", {}))
@@ -289,17 +289,6 @@ class Partial:
             self._digest.update(data)
             left -= len(data)
         return bool(self.sha256 == entry["sha256"])
-
-    def _digest_of(self, size_bytes: int, check: Check) -> Any:
-        """The digest of the first `size_bytes` bytes."""
-        digest = hashlib.sha256()
-        self._stream.seek(0)
-        while (left := size_bytes - self._stream.tell()) and (
-            data := self._stream.read(min(left, _READ_BYTES))
-        ):
-            check()
-            digest.update(data)
-        return digest
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         self._journal.write(_line(entry))

@@ -225,10 +225,7 @@ class _SourceHashes:
     def __init__(self, paths: list[Path]) -> None:
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(1, "source hash")
-        self._hashes = self._pool.submit(self._all, paths)
-
-    def _all(self, paths: list[Path]) -> list[str]:
-        return [self._one(path) for path in paths]
+        self._hashes = self._pool.submit(lambda: [self._one(path) for path in paths])
 
     def _one(self, path: Path) -> str:
         digest = hashlib.sha256()

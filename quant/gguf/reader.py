@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
@@ -256,10 +257,7 @@ def _nbytes(path: Path, field: str, shape: tuple[int, ...], kind: TensorType) ->
             f"{field} shape",
             f"rows of {shape[0]:,} elements, {kind.name} needs a multiple of {kind.block_elements}",
         )
-    blocks = shape[0] // kind.block_elements
-    for length in shape[1:]:
-        blocks *= length
-    return blocks * kind.block_bytes
+    return kind.nbytes(prod(shape))
 
 
 def _check_layout(

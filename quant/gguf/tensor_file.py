@@ -33,23 +33,20 @@ class GgufTensorFile:
             mapped = MappedFile(part.path, part.size_bytes)
             for tensor in part.tensors:
                 self._places[tensor.name] = (mapped, part.data_offset + tensor.offset, tensor)
-        self._stored = {tensor.name: tensor.stored for tensor in file.all_tensors}
-
-    @property
-    def stored(self) -> Mapping[str, StoredTensor]:
+        self.stored: Mapping[str, StoredTensor] = {
+            tensor.name: tensor.stored for tensor in file.all_tensors
+        }
         """Every tensor by name."""
-        return self._stored
 
     def read(self, name: str) -> Tensor:
         """A read-only tensor over the map; for a packed tensor its blocks, [*shape[:-1], bytes of a
         row] uint8. Raises `KeyError` for an unknown name.
         """
         mapped, start, tensor = self._places[name]
-        stored, kind = self._stored[name], tensor.type
+        stored = self.stored[name]
         shape, dtype = stored.shape, DTYPES.get(stored.kind)
         if dtype is None:
-            row_bytes = shape[-1] // kind.block_elements * kind.block_bytes
-            shape, dtype = (*shape[:-1], row_bytes), torch.uint8
+            shape, dtype = (*shape[:-1], tensor.type.nbytes(shape[-1])), torch.uint8
         mapped.prefetch(start, tensor.nbytes)
         return mapped.tensor(start, tensor.nbytes, dtype, shape)
 

@@ -105,6 +105,10 @@ class TensorType(IntEnum):
         """Bytes of one block."""
         return _BLOCKS[self][1]
 
+    def nbytes(self, elements: int) -> int:
+        """Bytes of `elements` elements, a multiple of the block."""
+        return elements // self.block_elements * self.block_bytes
+
 
 _BLOCKS = {TensorType[name]: size for name, size in BLOCKS.items()} | {
     TensorType.Q8_1: (32, 36),

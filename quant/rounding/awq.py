@@ -52,7 +52,8 @@ class Activations:
         """Number of rows in all batches."""
         self._total = torch.zeros(inputs)
         self._generator = torch.Generator().manual_seed(seed)
-        self._sample = torch.empty((0, inputs))
+        self.sample = torch.empty((0, inputs))
+        """[at most `most`, inputs] float32, in the order of arrival."""
         self._keys = torch.empty(0, dtype=torch.float64)
 
     def add(self, x: Tensor) -> None:
@@ -73,18 +74,13 @@ class Activations:
         kept = every.argsort(stable=True)[: self.most].sort().values
         old, new = kept[kept < len(self._keys)], kept[kept >= len(self._keys)] - len(self._keys)
         chosen = rows[new.to(rows.device)].to("cpu", torch.float32)
-        self._sample = torch.cat((self._sample[old], chosen))
+        self.sample = torch.cat((self.sample[old], chosen))
         self._keys = every[kept]
 
     @property
     def mean_abs(self) -> Tensor:
         """[inputs] float32: the mean of |x|."""
         return self._total / max(self.rows, 1)
-
-    @property
-    def sample(self) -> Tensor:
-        """[at most `most`, inputs] float32, in the order of arrival."""
-        return self._sample
 
 
 @dataclass(frozen=True, slots=True)

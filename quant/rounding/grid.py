@@ -234,24 +234,15 @@ class Levels:
         wide = scales.repeat_interleave(group, 1)[:, :inputs]
         return wide, None if zeros is None else zeros.repeat_interleave(group, 1)
 
-    def nearest(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """[rows, inputs] float32 -> uint8 codes, and the float32 weights that they stand for."""
-        scales, zeros = self.spread(weight.shape[1])
-        codes, values = self.grid.nearest(weight / scales, zeros)
-        return codes, values.mul_(scales)
-
     def values(self, weight: Tensor) -> Tensor:
-        """The weights that `nearest` returns, without the codes."""
+        """[rows, inputs] float32: the nearest level of each weight."""
         scales, zeros = self.spread(weight.shape[1])
         return self.grid.values(weight / scales, zeros).mul_(scales)
 
-    def bytes_of(self, codes: Tensor) -> Tensor:
-        """[rows, inputs] uint8 codes from `nearest` -> bytes as `PackedWeight` stores them."""
-        return pack_bits(codes, self.grid.bits)
-
     def packed(self, codes: Tensor) -> PackedWeight:
-        """The packed weight of codes in the form that `bytes_of` takes."""
-        return PackedWeight(self.bytes_of(codes), self.grid.packing, self.scales, self.zeros)
+        """The packed weight of [rows, inputs] uint8 codes."""
+        stored = pack_bits(codes, self.grid.bits)
+        return PackedWeight(stored, self.grid.packing, self.scales, self.zeros)
 
     def encode(self, weight: Tensor) -> PackedWeight:
         """Round each weight of [rows, inputs], of any float dtype, to the nearest level."""
@@ -259,8 +250,9 @@ class Levels:
         size = inputs * self.grid.bits // 8
         stored = torch.empty((rows, size), dtype=torch.uint8, device=weight.device)
         for some in row_slices(weight, self.grid):
-            own = self.rows(some)
-            stored[some] = own.bytes_of(own.nearest(weight[some].to(torch.float32))[0])
+            scales, zeros = self.rows(some).spread(inputs)
+            codes, _ = self.grid.nearest(weight[some].to(torch.float32) / scales, zeros)
+            stored[some] = pack_bits(codes, self.grid.bits)
         return PackedWeight(stored, self.grid.packing, self.scales, self.zeros)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hearth.kernels.blocks import packings
 from hearth.kernels.cpu.build_library import build, is_current, library_path
@@ -425,6 +426,26 @@ def test_rows_of_an_embedding(packing: str) -> None:
     matrix, ids = prepare([part], exact=False), torch.tensor([3, 0, 49, 3])
     for dtype in DTYPES:
         assert torch.equal(matrix.rows(ids, dtype), part.unpacked(dtype)[ids])
+
+
+def test_each_tensor_is_moved_once() -> None:
+    class Copies(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.moved: list[torch.Size] = []
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten._to_copy.default:
+                self.moved.append(args[0].shape)
+            return func(*args, **(kwargs or {}))
+
+    weight = random_weight("INT4", 4, 64, group=32, has_zeros=True)
+    with Copies() as copies:
+        moved = weight.to(torch.device("meta"))
+    assert copies.moved == [one.shape for one in weight.tensors]
+    assert {one.device.type for one in moved.tensors} == {"meta"}
 
 
 def test_what_does_not_fit_together_is_refused() -> None:

@@ -161,6 +161,7 @@ def test_what_follows_a_schema(schema, good, bad):
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"oneOf": [INTEGER, {"type": "number"}]}, "oneOf"),
         ({"oneOf": [A, listed(b=TEXT)]}, "oneOf"),
+        ({"oneOf": [{"const": [{"a": 1}]}, {"const": [{"a": 1.0}]}]}, "oneOf"),
         ({**A, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "oneOf"),
         ({"allOf": [{**A, "unevaluatedProperties": False}, B]}, "unevaluatedProperties"),
         ({"allOf": [A], "propertyNames": {"enum": ["a", "b"]}, "unevaluatedProperties": False},

@@ -156,15 +156,18 @@ class Layer(nn.Module):
 
     def _finish_heads(self, heads: Tensor, rotary: Rotary | None) -> None:
         """Apply norms and positions to queries and keys [tokens, heads, head_dim], in place."""
-        query_norm, key_norm = self.query_norm, self.key_norm
+        norms = self._head_norms
         on_card = has_triton(heads.device.type)
         if on_card or has_metal(heads.device.type):
             finish = finish_heads if on_card else shaders.finish_heads
-            finish(heads, self.heads, self._head_norms, rotary)
+            finish(heads, self.heads, norms, rotary)
             return
         wide = heads.float()
-        if query_norm is not None and key_norm is not None:
-            wide = self._normalised_heads(wide, query_norm, key_norm)
+        if norms is not None:
+            query_norm, key_norm, eps = norms
+            wide = pick(RMS_NORM, heads.device)(wide, eps)
+            wide[:, : self.heads].mul_(query_norm)
+            wide[:, self.heads :].mul_(key_norm)
         if rotary is not None:
             apply_rope(wide, *rotary, out=heads)
         elif wide is not heads:
@@ -176,13 +179,6 @@ class Layer(nn.Module):
         if self.query_norm is None or self.key_norm is None:
             return None
         return self.query_norm.weight, self.key_norm.weight, self.query_norm.eps
-
-    def _normalised_heads(self, heads: Tensor, query_norm: Norm, key_norm: Norm) -> Tensor:
-        """[tokens, heads + kv_heads, head_dim] float32: normalise queries and keys at once."""
-        normalised = pick(RMS_NORM, heads.device)(heads, query_norm.eps)
-        normalised[:, : self.heads].mul_(query_norm.weight)
-        normalised[:, self.heads :].mul_(key_norm.weight)
-        return normalised
 
     def _feed_forward(self, hidden: Tensor | RoundedRows) -> Tensor:
         result: Tensor

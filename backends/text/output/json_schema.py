@@ -445,7 +445,7 @@ class _Document:
         if is_open and merged.lists_properties:
             named = {**properties, **{one: [] for one in merged.required if one not in properties}}
             least = merged.values.get("minProperties", 0)
-            if not _are_numbers(least) or least <= len(named):
+            if not _is_number(least) or least <= len(named):
                 properties, rest = named, [False]
         if properties or merged.lists_properties:
             schema["properties"] = {
@@ -615,12 +615,16 @@ def _type(value: Any) -> str:
     return kinds.get(type(value), "number")
 
 
-def _are_numbers(*values: Any) -> bool:
-    return all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _written(value: Any) -> str:
-    """`value` as JSON, equal for equal values: 1.0 is 1."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return json.dumps(value, sort_keys=True)
+    """`value` as JSON, equal for equal values: 1.0 is 1, also in lists and objects."""
+    whole = json.loads(json.dumps(value), parse_float=_number)
+    return json.dumps(whole, sort_keys=True)
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value

@@ -70,14 +70,12 @@ class Lark:
     def written(self, text: str, markers: Iterable[str]) -> str:
         """`text`, with the `markers` in it written as by `mark`."""
         parts: list[str] = []
-        places = [(text.find(marker), marker) for marker in markers if marker in text]
-        while places:
+        while places := [(text.find(marker), marker) for marker in markers if marker in text]:
             at, marker = min(places)
             if at:
                 parts.append(quoted(text[:at]))
             parts.append(self.mark(marker))
             text = text[at + len(marker) :]
-            places = [(text.find(marker), marker) for marker in markers if marker in text]
         if text:
             parts.append(quoted(text))
         return " ".join(parts)
