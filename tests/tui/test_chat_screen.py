@@ -401,9 +401,16 @@ async def test_text_goes_to_its_chat_also_when_another_is_opened_while_files_are
         await until(pilot, lambda: not pilot.app.sessions.busy)
 
 
+@pytest.mark.parametrize(
+    ("text", "refusing"),
+    [
+        ("late", "hearth.app.tui.attachments.expand"),
+        ("/import late", "hearth.app.tui.screens.chat.typed_path"),
+    ],
+)
 @in_loop
-async def test_what_cannot_be_sent_is_a_draft_of_its_chat_also_when_another_is_opened(
-    services: Services, monkeypatch: pytest.MonkeyPatch
+async def test_what_fails_is_a_draft_of_its_chat_also_when_another_is_opened(
+    services: Services, monkeypatch: pytest.MonkeyPatch, text: str, refusing: str
 ) -> None:
     may_go_on = threading.Event()
 
@@ -414,13 +421,13 @@ async def test_what_cannot_be_sent_is_a_draft_of_its_chat_also_when_another_is_o
     async with opened(services) as (_, pilot):
         await ask(pilot, "first")
         chat = chat_of(pilot)
-        monkeypatch.setattr(attachments, "expand", refuse)
-        await say(pilot, "late")
+        monkeypatch.setattr(refusing, refuse)
+        await say(pilot, text)
         await until(pilot, lambda: chat.prompt.text == "")
         await chat.leave()
         may_go_on.set()
         (thread,) = services.chats.threads()
-        await until(pilot, lambda: services.chats.draft(thread.id) == "late")
+        await until(pilot, lambda: services.chats.draft(thread.id) == text)
         await until_shown(pilot, "It is no text.")
         assert chat.prompt.text == "" and services.chats.draft() == ""
 

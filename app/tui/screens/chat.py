@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
-from hearth.app.chats.errors import NotAnswered
+from hearth.app.chats.errors import ChatNotFound, NotAnswered
 from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.tree import Thread
 from hearth.app.format import size
@@ -536,10 +536,10 @@ class ChatScreen(HearthScreen):
         await self.refresh_list()
 
     async def _restore(self, text: str, session: ChatSession | None, switches: int) -> None:
-        """Put `text`, which could not be sent, back into the draft of its chat.
+        """Put `text`, a message or command that failed, back into the draft of its chat.
 
         Args:
-            session, switches: the chat shown when it was sent, and `_switches` at that time.
+            session, switches: the chat shown when it was entered, and `_switches` at that time.
         """
 
         def is_shown() -> bool:
@@ -550,7 +550,8 @@ class ChatScreen(HearthScreen):
         if is_shown():
             self.prompt.restore(text)
         else:
-            await self._keep_draft(with_draft(text, draft), thread)
+            with suppress(ChatNotFound):  # The chat was deleted meanwhile.
+                await self._keep_draft(with_draft(text, draft), thread)
 
     async def _send(self, session: ChatSession, text: str) -> None:
         """Send `text`. Raises `HearthError` if it did not become part of the chat."""
@@ -585,9 +586,11 @@ class ChatScreen(HearthScreen):
 
     @work(group="command")
     async def command(self, command: Command, written: str = "") -> None:
-        """Run a slash command; if it fails, put `written` back into the prompt."""
+        """Run a slash command; if it fails, put `written` back into the draft of its chat."""
+        session, switches = self.session, self._switches
         if not await self.succeeds(self._run(command)) and written:
-            self.prompt.restore(written)
+            with self.errors_shown():
+                await self._restore(written, session, switches)
 
     def on_message_view_action(self, event: MessageView.Action) -> None:
         self.act(event.id, event.action)
