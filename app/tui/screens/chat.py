@@ -805,9 +805,12 @@ class ChatScreen(HearthScreen):
             await self._change(said, model=chosen.model, system=chosen.system, settings=settings)
 
     async def _save_preset(self, name: str) -> None:
-        if name := name or await self._ask_line("Name of the preset"):
-            preset = self._as_preset(name)
-            kept = await asyncio.to_thread(self.hearth.presets.save, preset)
+        from hearth.app.tui.screens.presets import may_save
+
+        presets = self.hearth.presets
+        name = name or await self._ask_line("Name of the preset")
+        if name and await may_save(self.app, name, presets.all()):
+            kept = await asyncio.to_thread(presets.save, self._as_preset(name))
             self.show_notice(f"Saved as the preset {kept.name}.")
 
     def _as_preset(self, name: str) -> Preset:
