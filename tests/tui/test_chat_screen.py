@@ -18,7 +18,7 @@ from hearth.app.chats.errors import ChatsDiskFull
 from hearth.app.format import size
 from hearth.app.tui import attachments
 from hearth.app.tui.attachments import AttachmentRefused
-from hearth.app.tui.screens.dialogs import EditText
+from hearth.app.tui.screens.dialogs import AskLine, EditText
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import MessageView
@@ -582,7 +582,7 @@ async def test_a_new_chat_shows_the_model_as_it_is_now(services: Services) -> No
 
 @in_loop
 async def test_export_and_import(services: Services, tmp_path: Path) -> None:
-    async with opened(services, (200, 30)) as (_, pilot):
+    async with opened(services, (200, 30)) as (app, pilot):
         await ask(pilot, "first " + "ä" * 1000)
         markdown, whole = tmp_path / "chat.md", tmp_path / "chat.json"
         await say(pilot, f"/export markdown {markdown}")
@@ -591,6 +591,12 @@ async def test_export_and_import(services: Services, tmp_path: Path) -> None:
         await until_shown(pilot, f"{whole} ({size(whole.stat().st_size)})")
         assert "It works." in markdown.read_text()
         assert json.loads(whole.read_text())
+        await say(pilot, "/export")
+        await until(pilot, lambda: isinstance(app.screen, AskLine))
+        app.screen.query_one(Input).value = str(tmp_path / "asked.json")
+        await pilot.press("enter")
+        await until_shown(pilot, f"Written to {tmp_path / 'asked.json'}")
+        assert (tmp_path / "asked.json").read_text() == whole.read_text()
         await say(pilot, f"/import {whole}")
         await until(pilot, lambda: len(services.chats.threads()) == 2)
         whole.write_text("[" * 100_000)

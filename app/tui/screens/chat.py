@@ -945,16 +945,17 @@ class ChatScreen(HearthScreen):
     async def _export(self, thread: str, argument: str) -> None:
         kind, _, rest = argument.partition(" ")
         if kind not in ("markdown", "json"):
-            kind, rest = "json" if argument.endswith(".json") else "markdown", argument
+            kind, rest = "", argument
         suffix = ".json" if kind == "json" else ".md"
         rest = rest.strip() or await self._ask_line("File", f"chat{suffix}")
         if not rest:
             return
+        is_json = kind == "json" or (not kind and rest.endswith(".json"))
         path = typed_path(rest, self.folder)
         chats = self.services.chats
 
         def write() -> int:
-            if kind == "json":
+            if is_json:
                 text = json.dumps(to_json(chats, thread), ensure_ascii=False, indent=1)
             else:
                 text = to_markdown(chats, thread)
