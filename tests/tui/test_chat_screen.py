@@ -19,6 +19,7 @@ from hearth.app.format import size
 from hearth.app.tui import attachments
 from hearth.app.tui.attachments import AttachmentRefused
 from hearth.app.tui.screens.dialogs import AskLine, EditText
+from hearth.app.tui.screens.sampling import SamplingScreen
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import MessageView
@@ -169,6 +170,36 @@ async def test_edit_makes_a_branch_and_arrows_cycle(services: Services, host: Sc
         await pilot.press("left")
         await until_shown(pilot, "It works.")
         assert session.messages[0].content == "first"
+
+
+@in_loop
+async def test_edits_that_cannot_be_saved_during_an_answer_stay_in_their_dialogs(
+    services: Services, host: ScriptedHost
+) -> None:
+    gate = asyncio.Semaphore(0)
+    host.scripts["guide"] = Script("one two", gate=gate)
+    async with opened(services) as (app, pilot):
+        await say(pilot, "first")
+        await until(pilot, lambda: bool(app.sessions.busy))
+        session = chat_of(pilot).current
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: isinstance(app.screen, SamplingScreen) and app.focused)
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "already generating an answer")
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+        await say(pilot, "/edit")
+        await until(pilot, lambda: isinstance(app.screen, EditText) and app.screen.area.has_focus)
+        assert isinstance(app.screen, EditText)
+        app.screen.area.load_text("second")
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "already generating an answer")
+        for _ in range(9):
+            gate.release()
+        await until(pilot, lambda: not session.is_busy)
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: session.messages[0].content == "second")
+        await until(pilot, lambda: not session.is_busy)
 
 
 @in_loop

@@ -788,7 +788,7 @@ class ChatScreen(HearthScreen):
         from hearth.app.tui.screens.sampling import SamplingScreen
 
         now = dict(self._setup["settings"])
-        dialog = SamplingScreen(now, self.services.settings, self.model)
+        dialog = SamplingScreen(now, self.services.settings, self.model, check=self._check_idle)
         answer = await self.app.push_screen_wait(dialog)
         if answer is not None:
             await self._change("The settings of this chat are changed.", settings=answer)
@@ -1006,7 +1006,12 @@ class ChatScreen(HearthScreen):
     async def _ask_text(self, title: str, text: str) -> str | None:
         from hearth.app.tui.screens.dialogs import EditText
 
-        return await self.app.push_screen_wait(EditText(title, text))
+        return await self.app.push_screen_wait(EditText(title, text, check=self._check_idle))
+
+    def _check_idle(self) -> None:
+        """Raise `Busy` if an answer in the chat shown prevents changes."""
+        if self.session is not None:
+            self.session.check_idle()
 
 
 def in_words(moved: Moved) -> str:
