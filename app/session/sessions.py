@@ -263,7 +263,7 @@ class ChatSession:
     async def change(self, **fields: Any) -> None:
         """Change title, pinned, archived, model, system or settings of the chat."""
         if {"model", "system", "settings"} & fields.keys():
-            self._check_idle()
+            self.check_idle()
         self.thread = await to_thread(self._services.chats.update, self.thread.id, **fields)
         self.emit(Changed())
 
@@ -321,14 +321,15 @@ class ChatSession:
         """Exclude other changes of the messages until the block ends. The check at its beginning is
         not enough, since an answer begins only after some writes.
         """
-        self._check_idle()
+        self.check_idle()
         self._is_changing = True
         try:
             yield
         finally:
             self._is_changing = False
 
-    def _check_idle(self) -> None:
+    def check_idle(self) -> None:
+        """Raise `Busy` while an answer is being generated or the messages are being changed."""
         if self.is_busy or self._is_changing:
             raise Busy("This chat is already generating an answer.", "Stop it, or wait.")
 

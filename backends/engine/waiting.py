@@ -126,8 +126,7 @@ class Waiting:
         for donor in running:
             if donor.pending < 2 or donor.priority < place.sequence.priority:
                 continue
-            mine = place.sequence
-            if (donor.namespace, donor.streaming) != (mine.namespace, mine.streaming):
+            if donor.streaming != place.sequence.streaming:
                 continue
             if wanted is None:
                 wanted = place.sequence.cacheable_tokens()[:-1]
@@ -135,7 +134,7 @@ class Waiting:
             if shared < donor.computed + WORTH_WAITING_FOR:
                 continue
             if held < 0:
-                held = self._kv.match(place.sequence.reusable(), place.sequence.namespace)
+                held = self._kv.match(place.sequence.reusable())
             if shared >= held + WORTH_WAITING_FOR and self._is_soon(donor, shared - held):
                 place.donor, place.shared, place.saves = donor, shared, shared - held
                 return True

@@ -46,6 +46,9 @@ _WEIGHTS: Final = ("model.safetensors", "model.safetensors.index.json")
 _SYNC_EVERY_S: Final = 1.0
 _READ_BYTES: Final = 4 << 20
 _LOCK_S: Final = 1.0
+_LOCK_AT: Final = 1 << 30
+"""The byte of a journal that is locked on Windows: past its end, since other processes cannot read
+a locked byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,11 +505,23 @@ def check_room(target: Path, size_bytes: int) -> None:
 
 def _lock(stream: BinaryIO) -> bool:
     """Lock `stream` until it is closed; False if another process has locked it."""
-    if sys.platform != "win32":
+    fd = stream.fileno()
+    if sys.platform == "win32":
+        import msvcrt
+
+        position = os.lseek(fd, 0, os.SEEK_CUR)
+        os.lseek(fd, _LOCK_AT, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        finally:
+            os.lseek(fd, position, os.SEEK_SET)
+    else:
         import fcntl
 
         try:
-            fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
     return True

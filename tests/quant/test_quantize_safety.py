@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gguf_builder import mutate, tiny_llama
 from hearth.quant.errors import CorruptFile, HearthError
-from hearth.quant.gguf import imatrix, preflight
+from hearth.quant.gguf import imatrix, preflight, quantize_file
 from hearth.quant.gguf.errors import (
     BeingWritten,
     CannotQuantize,
@@ -200,7 +203,26 @@ def raising(error: Exception) -> Any:
     return fail
 
 
-def test_two_processes_do_not_write_one_file(tmp_path: Path, wide: Path) -> None:
+def windows_locks(fd: int, mode: int, count: int) -> None:
+    """Locks the byte at the position of `fd`, as `msvcrt.locking` does with LK_NBLCK."""
+    import fcntl
+
+    assert mode == 2 and count == 1
+    position = os.lseek(fd, 0, os.SEEK_CUR)
+    assert position > os.fstat(fd).st_size, "what is locked cannot be read by other processes"
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from error
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_two_processes_do_not_write_one_file(
+    tmp_path: Path, wide: Path, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    msvcrt = SimpleNamespace(LK_NBLCK=2, locking=windows_locks)
+    monkeypatch.setitem(sys.modules, "msvcrt", msvcrt)
+    monkeypatch.setattr(quantize_file, "sys", SimpleNamespace(platform=platform))
     target = tmp_path / "out.gguf"
     begin = {"request": {}, "made_of": {}, "size_bytes": 1}
     with open_partial(target, begin, none):

@@ -12,12 +12,13 @@ from textual.worker import WorkerCancelled, WorkerFailed
 from hearth.app.tui.app import HearthApp
 from hearth.app.tui.screens.chat import ChatScreen
 from hearth.app.tui.services import Services
+from hearth.app.tui.widgets.folded import Folded
 from hearth.app.tui.widgets.transcript import Transcript
 from hearth.app.tui.widgets.welcome import Welcome
 from polling import until
 from screens import text_of
 
-__all__ = ["ask", "chat_of", "opened", "say", "transcript_of", "until", "until_shown"]
+__all__ = ["ask", "chat_of", "opened", "say", "transcript_of", "unfold", "until", "until_shown"]
 
 
 @asynccontextmanager
@@ -79,3 +80,9 @@ def transcript_of(pilot: Pilot[Any]) -> Transcript:
     chat.query_one(Welcome).display = False
     chat.transcript.display = True
     return chat.transcript
+
+
+def unfold(transcript: Transcript) -> None:
+    """Unfold all thoughts and files that are mounted."""
+    for part in transcript.query(Folded):
+        part.set_open(True)

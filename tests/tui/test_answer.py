@@ -66,8 +66,9 @@ class Page(App[None]):
 async def test_a_streamed_answer_looks_like_one_that_was_there() -> None:
     looks = []
     for size in (1, 5, 10_000):
-        app = Page(AnswerView(show_thinking=True))
+        app = Page(AnswerView())
         async with app.run_test(size=(60, 40)) as pilot:
+            app.view.thinking.set_open(True)
             app.view.feed("hm\nwell", "reasoning")
             for start in range(0, len(TEXT), size):
                 app.view.feed(TEXT[start : start + size])

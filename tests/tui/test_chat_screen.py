@@ -18,7 +18,8 @@ from hearth.app.chats.errors import ChatsDiskFull
 from hearth.app.format import size
 from hearth.app.tui import attachments
 from hearth.app.tui.attachments import AttachmentRefused
-from hearth.app.tui.screens.dialogs import EditText
+from hearth.app.tui.screens.dialogs import AskLine, EditText
+from hearth.app.tui.screens.sampling import SamplingScreen
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import MessageView
@@ -169,6 +170,36 @@ async def test_edit_makes_a_branch_and_arrows_cycle(services: Services, host: Sc
         await pilot.press("left")
         await until_shown(pilot, "It works.")
         assert session.messages[0].content == "first"
+
+
+@in_loop
+async def test_edits_that_cannot_be_saved_during_an_answer_stay_in_their_dialogs(
+    services: Services, host: ScriptedHost
+) -> None:
+    gate = asyncio.Semaphore(0)
+    host.scripts["guide"] = Script("one two", gate=gate)
+    async with opened(services) as (app, pilot):
+        await say(pilot, "first")
+        await until(pilot, lambda: bool(app.sessions.busy))
+        session = chat_of(pilot).current
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: isinstance(app.screen, SamplingScreen) and app.focused)
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "already generating an answer")
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+        await say(pilot, "/edit")
+        await until(pilot, lambda: isinstance(app.screen, EditText) and app.screen.area.has_focus)
+        assert isinstance(app.screen, EditText)
+        app.screen.area.load_text("second")
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "already generating an answer")
+        for _ in range(9):
+            gate.release()
+        await until(pilot, lambda: not session.is_busy)
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: session.messages[0].content == "second")
+        await until(pilot, lambda: not session.is_busy)
 
 
 @in_loop
@@ -401,9 +432,16 @@ async def test_text_goes_to_its_chat_also_when_another_is_opened_while_files_are
         await until(pilot, lambda: not pilot.app.sessions.busy)
 
 
+@pytest.mark.parametrize(
+    ("text", "refusing"),
+    [
+        ("late", "hearth.app.tui.attachments.expand"),
+        ("/import late", "hearth.app.tui.screens.chat.typed_path"),
+    ],
+)
 @in_loop
-async def test_what_cannot_be_sent_is_a_draft_of_its_chat_also_when_another_is_opened(
-    services: Services, monkeypatch: pytest.MonkeyPatch
+async def test_what_fails_is_a_draft_of_its_chat_also_when_another_is_opened(
+    services: Services, monkeypatch: pytest.MonkeyPatch, text: str, refusing: str
 ) -> None:
     may_go_on = threading.Event()
 
@@ -414,13 +452,13 @@ async def test_what_cannot_be_sent_is_a_draft_of_its_chat_also_when_another_is_o
     async with opened(services) as (_, pilot):
         await ask(pilot, "first")
         chat = chat_of(pilot)
-        monkeypatch.setattr(attachments, "expand", refuse)
-        await say(pilot, "late")
+        monkeypatch.setattr(refusing, refuse)
+        await say(pilot, text)
         await until(pilot, lambda: chat.prompt.text == "")
         await chat.leave()
         may_go_on.set()
         (thread,) = services.chats.threads()
-        await until(pilot, lambda: services.chats.draft(thread.id) == "late")
+        await until(pilot, lambda: services.chats.draft(thread.id) == text)
         await until_shown(pilot, "It is no text.")
         assert chat.prompt.text == "" and services.chats.draft() == ""
 
@@ -575,7 +613,7 @@ async def test_a_new_chat_shows_the_model_as_it_is_now(services: Services) -> No
 
 @in_loop
 async def test_export_and_import(services: Services, tmp_path: Path) -> None:
-    async with opened(services, (200, 30)) as (_, pilot):
+    async with opened(services, (200, 30)) as (app, pilot):
         await ask(pilot, "first " + "ä" * 1000)
         markdown, whole = tmp_path / "chat.md", tmp_path / "chat.json"
         await say(pilot, f"/export markdown {markdown}")
@@ -584,6 +622,12 @@ async def test_export_and_import(services: Services, tmp_path: Path) -> None:
         await until_shown(pilot, f"{whole} ({size(whole.stat().st_size)})")
         assert "It works." in markdown.read_text()
         assert json.loads(whole.read_text())
+        await say(pilot, "/export")
+        await until(pilot, lambda: isinstance(app.screen, AskLine))
+        app.screen.query_one(Input).value = str(tmp_path / "asked.json")
+        await pilot.press("enter")
+        await until_shown(pilot, f"Written to {tmp_path / 'asked.json'}")
+        assert (tmp_path / "asked.json").read_text() == whole.read_text()
         await say(pilot, f"/import {whole}")
         await until(pilot, lambda: len(services.chats.threads()) == 2)
         whole.write_text("[" * 100_000)

@@ -19,7 +19,7 @@ from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import Shown
 from hearth.backends.contract.messages import ToolCall
 from hearth.backends.errors import HearthError, WorkerDied
-from pilots import ask, chat_of, opened, say, transcript_of, until, until_shown
+from pilots import ask, chat_of, opened, say, transcript_of, unfold, until, until_shown
 from scripted import Script, ScriptedHost, failing
 
 TALL = (140, 120)
@@ -62,13 +62,13 @@ async def test_thoughts_and_calls(services: Services) -> None:
     arguments = json.dumps({text: text for text in ALL}, ensure_ascii=False)
     async with opened(services, LARGE) as (_, pilot):
         transcript = transcript_of(pilot)
-        transcript.show_thinking = True
         await transcript.show(
             [
                 Shown("m", "assistant", "", "\n".join(ALL), calls=calls[:FEW]),
                 Shown("n", "assistant", "", "", calls=(*calls[FEW:], ToolCall("", "x", arguments))),
             ]
         )
+        unfold(transcript)
         await messages(pilot, transcript)
 
 
@@ -80,7 +80,6 @@ async def test_an_answer_as_it_streams(services: Services, host: ScriptedHost) -
     host.scripts["guide"] = Script(text, reasoning=text, calls=calls, gate=words)
     async with opened(services, (100, 100)) as (app, pilot):
         chat = chat_of(pilot)
-        chat.transcript.show_thinking = True
         await say(pilot, text)
         await until(pilot, lambda: chat.session is not None and chat.session.is_busy)
         session = chat.session
@@ -89,6 +88,7 @@ async def test_an_answer_as_it_streams(services: Services, host: ScriptedHost) -
             for _ in range(WORDS):
                 words.release()
             await pilot.pause()
+            unfold(chat.transcript)
             check(app)
         await messages(pilot, chat.transcript)
         assert session.messages[-1].content == text

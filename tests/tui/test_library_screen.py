@@ -127,6 +127,16 @@ async def test_search_choose_download_and_it_is_here(online: Services) -> None:
 async def test_quantize_when_the_download_is_complete(online: Services, hub: HubServer) -> None:
     hub.repos[REPO] = Repo({"tiny-F16.gguf": DRAFT.read_bytes()}, parameters=1_000_000)
     async with library(online) as (app, pilot):
+        screen = app.screen
+        await look_for(pilot, f"{REPO}:F16")
+        await until(pilot, lambda: isinstance(app.screen, PickFile))
+        await until(pilot, lambda: app.screen.query_one(ColumnList).selected == "F16")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, PickOne))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        await pilot.pause()
+        assert online.downloads.items() == ()
         await look_for(pilot, f"{REPO}:F16")
         await until(pilot, lambda: isinstance(app.screen, PickFile))
         await until(pilot, lambda: app.screen.query_one(ColumnList).selected == "F16")

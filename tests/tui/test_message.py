@@ -13,6 +13,7 @@ from hearth.app.tui.widgets.message import MessageView, Shown
 from hearth.app.tui.widgets.transcript import Transcript
 from hearth.backends.contract.messages import ToolCall
 from payloads import MARKDOWN_PAYLOADS, PAYLOADS
+from pilots import unfold
 from polling import until
 
 
@@ -24,7 +25,7 @@ class Page(App[None]):
         self.asked: list[tuple[str, str]] = []
 
     def compose(self) -> ComposeResult:
-        yield Transcript(show_thinking=True)
+        yield Transcript()
 
     def on_message_view_action(self, message: MessageView.Action) -> None:
         self.asked.append((message.id, message.action))
@@ -80,6 +81,7 @@ async def test_no_hostile_text_reaches_the_terminal() -> None:
                     *(Shown(f"b{n}", text, text) for n, text in enumerate(some)),
                 ]
             )
+            unfold(transcript)
             await pilot.pause()
             assert transcript.max_scroll_y == 0, "not all is on the screen"
             text, notes = found_in(app)
@@ -96,6 +98,7 @@ async def test_hostile_text_that_comes_in_pieces_is_as_harmless() -> None:
         for payload in PAYLOADS[::12]:
             await transcript.show([Shown("a", "assistant", "", state="streaming")])
             view = transcript.answer("a")
+            view.thinking.set_open(True)
             for mark in payload:
                 view.feed(mark)
                 view.feed(mark, "reasoning")
@@ -123,6 +126,7 @@ async def test_markup_is_text() -> None:
     async with app.run_test(size=(60, 12)) as pilot:
         markup = "[red]m[/] [@click=app.bell]x[/]"
         await app.query_one(Transcript).show([message_with(markup)])
+        unfold(app.query_one(Transcript))
         await until(pilot, lambda: app.text.count("[@click=app.bell]x[/]") >= 5)
 
 
@@ -156,6 +160,7 @@ async def test_all_its_parts_are_shown() -> None:
             model="guide",
         )
         await app.query_one(Transcript).show([Shown("u", "user", "**not** bold"), shown])
+        unfold(app.query_one(Transcript))
         await until(pilot, lambda: "0.3 s · 41 tok/s" in app.text)
         rows = [row.strip() for row in app.text.split("\n") if row.strip()]
         assert rows == [

@@ -12,7 +12,7 @@ from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import Shown
 from hearth.app.tui.widgets.thread_list import ThreadList
 from hearth.backends.contract.messages import ToolCall
-from pilots import chat_of, opened, transcript_of, until
+from pilots import chat_of, opened, transcript_of, unfold, until
 
 _MARKUP = "[]/\\=@$#`*_~|<>(){}\"'!&;:-+.0123456789 \n\t"
 _RANGES = (
@@ -48,7 +48,6 @@ async def test_messages(services: Services) -> None:
     texts = iter(strings(6000, 1))
     async with opened(services, (80, 40)) as (app, pilot):
         transcript = transcript_of(pilot)
-        transcript.show_thinking = True
         for _ in range(10):
             shown = [
                 Shown(
@@ -64,6 +63,7 @@ async def test_messages(services: Services) -> None:
                 for number in range(10)
             ]
             await transcript.show(shown)
+            unfold(transcript)
             await pilot.pause()
             check(app)
 

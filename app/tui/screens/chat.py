@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
-from hearth.app.chats.errors import NotAnswered
+from hearth.app.chats.errors import ChatNotFound, NotAnswered
 from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.tree import Thread
 from hearth.app.format import size
@@ -536,10 +536,10 @@ class ChatScreen(HearthScreen):
         await self.refresh_list()
 
     async def _restore(self, text: str, session: ChatSession | None, switches: int) -> None:
-        """Put `text`, which could not be sent, back into the draft of its chat.
+        """Put `text`, a message or command that failed, back into the draft of its chat.
 
         Args:
-            session, switches: the chat shown when it was sent, and `_switches` at that time.
+            session, switches: the chat shown when it was entered, and `_switches` at that time.
         """
 
         def is_shown() -> bool:
@@ -550,7 +550,8 @@ class ChatScreen(HearthScreen):
         if is_shown():
             self.prompt.restore(text)
         else:
-            await self._keep_draft(with_draft(text, draft), thread)
+            with suppress(ChatNotFound):  # The chat was deleted meanwhile.
+                await self._keep_draft(with_draft(text, draft), thread)
 
     async def _send(self, session: ChatSession, text: str) -> None:
         """Send `text`. Raises `HearthError` if it did not become part of the chat."""
@@ -585,9 +586,11 @@ class ChatScreen(HearthScreen):
 
     @work(group="command")
     async def command(self, command: Command, written: str = "") -> None:
-        """Run a slash command; if it fails, put `written` back into the prompt."""
+        """Run a slash command; if it fails, put `written` back into the draft of its chat."""
+        session, switches = self.session, self._switches
         if not await self.succeeds(self._run(command)) and written:
-            self.prompt.restore(written)
+            with self.errors_shown():
+                await self._restore(written, session, switches)
 
     def on_message_view_action(self, event: MessageView.Action) -> None:
         self.act(event.id, event.action)
@@ -785,7 +788,7 @@ class ChatScreen(HearthScreen):
         from hearth.app.tui.screens.sampling import SamplingScreen
 
         now = dict(self._setup["settings"])
-        dialog = SamplingScreen(now, self.services.settings, self.model)
+        dialog = SamplingScreen(now, self.services.settings, self.model, check=self._check_idle)
         answer = await self.app.push_screen_wait(dialog)
         if answer is not None:
             await self._change("The settings of this chat are changed.", settings=answer)
@@ -802,9 +805,12 @@ class ChatScreen(HearthScreen):
             await self._change(said, model=chosen.model, system=chosen.system, settings=settings)
 
     async def _save_preset(self, name: str) -> None:
-        if name := name or await self._ask_line("Name of the preset"):
-            preset = self._as_preset(name)
-            kept = await asyncio.to_thread(self.hearth.presets.save, preset)
+        from hearth.app.tui.screens.presets import may_save
+
+        presets = self.hearth.presets
+        name = name or await self._ask_line("Name of the preset")
+        if name and await may_save(self.app, name, presets.all()):
+            kept = await asyncio.to_thread(presets.save, self._as_preset(name))
             self.show_notice(f"Saved as the preset {kept.name}.")
 
     def _as_preset(self, name: str) -> Preset:
@@ -939,16 +945,17 @@ class ChatScreen(HearthScreen):
     async def _export(self, thread: str, argument: str) -> None:
         kind, _, rest = argument.partition(" ")
         if kind not in ("markdown", "json"):
-            kind, rest = "json" if argument.endswith(".json") else "markdown", argument
+            kind, rest = "", argument
         suffix = ".json" if kind == "json" else ".md"
         rest = rest.strip() or await self._ask_line("File", f"chat{suffix}")
         if not rest:
             return
+        is_json = kind == "json" or (not kind and rest.endswith(".json"))
         path = typed_path(rest, self.folder)
         chats = self.services.chats
 
         def write() -> int:
-            if kind == "json":
+            if is_json:
                 text = json.dumps(to_json(chats, thread), ensure_ascii=False, indent=1)
             else:
                 text = to_markdown(chats, thread)
@@ -999,7 +1006,12 @@ class ChatScreen(HearthScreen):
     async def _ask_text(self, title: str, text: str) -> str | None:
         from hearth.app.tui.screens.dialogs import EditText
 
-        return await self.app.push_screen_wait(EditText(title, text))
+        return await self.app.push_screen_wait(EditText(title, text, check=self._check_idle))
+
+    def _check_idle(self) -> None:
+        """Raise `Busy` if an answer in the chat shown prevents changes."""
+        if self.session is not None:
+            self.session.check_idle()
 
 
 def in_words(moved: Moved) -> str:

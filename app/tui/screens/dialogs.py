@@ -250,6 +250,7 @@ class EditText(SmallDialog[str | None]):
     Args:
         title: what the text is.
         text: initial text.
+        check: raises `HearthError` if the text cannot be saved now; the dialog then stays open.
     """
 
     DEFAULT_CSS = """
@@ -263,10 +264,13 @@ class EditText(SmallDialog[str | None]):
         Binding("escape", "leave", "cancel", id="edit.cancel"),
     ]
 
-    def __init__(self, title: str, text: str = "") -> None:
+    def __init__(
+        self, title: str, text: str = "", *, check: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
         self.title = title
         self._text = text
+        self._check = check
 
     def body(self) -> ComposeResult:
         area = SafeTextArea(self._text, highlight_cursor_line=False)
@@ -285,7 +289,14 @@ class EditText(SmallDialog[str | None]):
 
     def action_save(self) -> None:
         """Return the text."""
-        self.dismiss(self._text if self.area.text == self._begun else self.area.text)
+        is_same = self.area.text == self._begun
+        try:
+            if not is_same:
+                self._check()
+        except HearthError as error:
+            self.show_wrong(str(error))
+        else:
+            self.dismiss(self._text if is_same else self.area.text)
 
     @work(group="leave", exclusive=True)
     async def action_leave(self) -> None:

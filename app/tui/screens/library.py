@@ -653,11 +653,13 @@ class LibraryScreen(HearthScreen):
             self.show_about("")
         endpoint = self.services.hub.endpoint
         choice = await self.app.push_screen_wait(PickFile(menu, endpoint, reference.choice))
-        if choice is None or not await self._is_sure(menu, choice):
+        wanted = None
+        if choice is not None and await self._is_sure(menu, choice):
+            wanted = await self._quantize_after(choice)
+        if choice is None or wanted is None:
             self._describe()
             return
         name = f"{menu.repository.repo_id}:{choice.name}"
-        wanted = await self._quantize_after(choice)
         await self.services.downloads.add(menu.download(choice), name, quantize=wanted)
         self._show_downloads()
         self.action_tab("downloads")
@@ -667,8 +669,11 @@ class LibraryScreen(HearthScreen):
         room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
         return make_menu(repository, self.services.settings, room, hub_cache(), entry)
 
-    async def _quantize_after(self, choice: Choice) -> str:
-        """Ask which type to quantize an unquantized file to after the download; empty for none."""
+    async def _quantize_after(self, choice: Choice) -> str | None:
+        """Ask which type to quantize an unquantized file to after the download.
+
+        Returns an empty string for none, and None if the user cancels.
+        """
         is_plain = choice.kind == "safetensors" or choice.name in _UNQUANTIZED
         if choice.is_quantized or not is_plain:
             return ""
@@ -682,7 +687,7 @@ class LibraryScreen(HearthScreen):
                 details={kept: words.size(choice.size_bytes), **about},
             )
         )
-        return "" if wanted in (None, kept) else str(wanted)
+        return "" if wanted == kept else wanted
 
     async def _is_sure(self, menu: Menu, choice: Choice) -> bool:
         """Whether to download `choice`; the user is asked if it does not fit."""

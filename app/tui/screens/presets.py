@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual import on, work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
@@ -112,16 +112,8 @@ class PresetsScreen(Dialog[Preset | None]):
         name = await self.app.push_screen_wait(
             AskLine("Name of the preset", self._current.name, check=_named)
         )
-        if name is None:
-            return
-        there = [preset.name for preset in self._shown if preset.name.lower() == name.lower()]
-        if there and not await self.app.push_screen_wait(
-            Confirm(
-                f"Replace {there[0]}?", "Its contents are lost.", yes="Replace", destructive=True
-            )
-        ):
-            return
-        await self._do(lambda: self._presets.save(replace(self._current, name=name)))
+        if name is not None and await may_save(self.app, name, self._shown):
+            await self._do(lambda: self._presets.save(replace(self._current, name=name)))
 
     @work(group="presets", exclusive=True)
     async def action_rename(self) -> None:
@@ -165,6 +157,19 @@ class PresetsScreen(Dialog[Preset | None]):
             self.show_wrong(str(error))
         else:
             self._list("" if marked is None else marked.name)
+
+
+async def may_save(app: App[Any], name: str, presets: Sequence[Preset]) -> bool:
+    """Whether to save a preset called `name`; the user is asked if that replaces one of `presets`.
+
+    Call it in a worker.
+    """
+    same = [preset.name for preset in presets if preset.name.lower() == name.lower()]
+    if not same:
+        return True
+    question = f"Replace {same[0]}?"
+    dialog = Confirm(question, "Its contents are lost.", yes="Replace", destructive=True)
+    return await app.push_screen_wait(dialog)
 
 
 def in_words(preset: Preset) -> str:

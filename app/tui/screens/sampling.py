@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from textual import on, work
@@ -13,9 +14,11 @@ from textual.widgets import Select, Static
 
 from hearth.app.settings import Settings
 from hearth.app.settings_keys import SAMPLING
+from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.screens.dialogs import discarding
 from hearth.app.tui.widgets.sampling_form import ConstraintForm, SettingRow
+from hearth.backends.errors import HearthError
 
 _FIRST: Final = ("max_tokens", "stop", "seed")
 """Used most often; the others follow in the order of the table."""
@@ -32,6 +35,7 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
         settings: settings of the chat.
         inherited: the values where the chat sets none.
         model: model of the chat, whose own settings are included in `inherited`.
+        check: raises `HearthError` if the settings cannot be saved now; the form then stays open.
     """
 
     DEFAULT_CSS = """
@@ -53,8 +57,16 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
         Binding("escape", "leave", "cancel", id="sampling.cancel"),
     ]
 
-    def __init__(self, settings: dict[str, Any], inherited: Settings, model: str = "") -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        inherited: Settings,
+        model: str = "",
+        *,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
+        self._check = check
         self._settings = settings
         self.title = "Settings of this chat" + (f" with {model}" if model else "")
         self._inherited = inherited.all(model)
@@ -136,7 +148,14 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
         if self.form.error:
             self.form.query_one("SafeTextArea").focus()
             return
-        self.dismiss(self.answer)
+        try:
+            self._check()
+        except HearthError as error:
+            status = self.query_one(".status", Static)
+            status.update(safe_text(str(error)))
+            status.add_class("-wrong")
+        else:
+            self.dismiss(self.answer)
 
     def action_reset(self) -> None:
         """Reset the focused field to the inherited value."""

@@ -140,7 +140,6 @@ class AnswerView(Widget):
 
     Args:
         form: whether the content is Markdown, JSON shown as a code block, or plain text.
-        show_thinking: whether the thoughts are unfolded.
 
     Attributes:
         thinking: the thoughts.
@@ -152,17 +151,12 @@ class AnswerView(Widget):
     AnswerView { width: 1fr; height: auto; layout: stream; }
     """
 
-    def __init__(
-        self,
-        *,
-        form: Form = "markdown",
-        show_thinking: bool = False,
-    ) -> None:
+    def __init__(self, form: Form = "markdown") -> None:
         super().__init__()
         self._form = form
         self._content = Incoming()
         self._reasoning = Incoming()
-        self.thinking = Thinking(show_thinking)
+        self.thinking = Thinking()
         self.body = Body(self, form)
         self._status: Slab | None = None
         self._paused_updates = False

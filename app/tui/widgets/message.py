@@ -69,7 +69,6 @@ class MessageView(Frame, can_focus=True):
 
     Args:
         shown: the message.
-        show_thinking: whether the thoughts are unfolded.
         has_keys: whether it has the keys for actions on messages of a chat.
     """
 
@@ -112,22 +111,13 @@ class MessageView(Frame, can_focus=True):
         id: str
         action: ActionName
 
-    def __init__(
-        self,
-        shown: Shown,
-        *,
-        show_thinking: bool = False,
-        has_keys: bool = True,
-    ) -> None:
+    def __init__(self, shown: Shown, *, has_keys: bool = True) -> None:
         super().__init__()
         self.shown = shown
         self._has_keys = has_keys
         self._head = Slab()
         self._below: list[Slab | Attachment] = []  # files, tool calls, the note and the numbers
-        self.answer = AnswerView(
-            form=shown.form,
-            show_thinking=show_thinking,
-        )
+        self.answer = AnswerView(shown.form)
 
     async def prepare(self) -> None:
         """Parse the text in slices, before mounting, so that the view has its full height."""

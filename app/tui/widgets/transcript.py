@@ -87,7 +87,6 @@ class Transcript(VerticalScroll, can_focus=False):
     above or below it, and new text of answers is buffered and not drawn.
 
     Args:
-        show_thinking: whether the thoughts of models are unfolded.
         has_keys: whether the messages have keys for actions on messages of a chat.
     """
 
@@ -110,12 +109,10 @@ class Transcript(VerticalScroll, can_focus=False):
     def __init__(
         self,
         *,
-        show_thinking: bool = False,
         has_keys: bool = True,
         id: str | None = None,  # noqa: A002 - Textual's name
     ) -> None:
         super().__init__(id=id)
-        self.show_thinking = show_thinking
         self._has_keys = has_keys
         self._messages: list[Shown] = []
         self._mounted = Window(0, 0)
@@ -355,7 +352,7 @@ class Transcript(VerticalScroll, can_focus=False):
         live = self._live.get(shown.id)
         if live is not None:
             shown = replace(shown, content=live.content, reasoning=live.reasoning)
-        view = MessageView(shown, show_thinking=self.show_thinking, has_keys=self._has_keys)
+        view = MessageView(shown, has_keys=self._has_keys)
         await view.prepare()
         if shown.state == "streaming":
             if live is not None:
