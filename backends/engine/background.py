@@ -121,7 +121,7 @@ class BackgroundPrompts:
         self._job, self._sequence, self._counted = job, sequence, held
         if held:
             kv.release(slot, keep=False)
-            kv.open(slot, tokens[:1], session=sequence.session_on_disk)
+            kv.open(slot, tokens[:1], sequence.namespace, sequence.session_on_disk)
             sequence.computed = 0
             # If there is less room than was counted, the scheduler makes some.
             kv.reserve(slot, sequence.total)
@@ -152,7 +152,8 @@ class BackgroundPrompts:
         if state is None or not self._kv.restore(sequence.slot, state, tokens):
             self._failed.add(sequence)
             sequence.computed = self._kv.open(
-                sequence.slot, sequence.cacheable_tokens(), session=sequence.session_on_disk
+                *(sequence.slot, sequence.cacheable_tokens(), sequence.namespace),
+                sequence.session_on_disk,
             )
             return
         sequence.computed = len(tokens)

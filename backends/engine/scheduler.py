@@ -290,13 +290,14 @@ class Scheduler:
         """Open `slot` for `sequence` with what the cache holds of it; returns how many of its
         tokens are already computed.
         """
-        tokens, streaming = sequence.reusable(), sequence.streaming
+        tokens, namespace = sequence.reusable(), sequence.namespace
+        streaming = sequence.streaming
         if streaming is None:
-            return self._kv.open(slot, tokens, session=sequence.session_on_disk)
+            return self._kv.open(slot, tokens, namespace, sequence.session_on_disk)
         # A state needs at least the tokens that were left when it began: they were computed with
         # the forgotten tokens in view, so missing ones cannot be recomputed from the state.
         least = streaming.most - streaming.step
-        for dropped, name in streaming.states(tokens):
+        for dropped, name in streaming.states(tokens, namespace):
             kept = streaming.kept(tokens, dropped)[: streaming.most]
             if self._kv.match(kept, name) >= least:
                 held = self._kv.open(slot, kept, name)
@@ -305,7 +306,7 @@ class Scheduler:
                     return held + dropped
                 self._kv.release(slot, keep=True)
         tokens = tokens[: streaming.most]
-        return self._kv.open(slot, tokens, session=sequence.session_on_disk)
+        return self._kv.open(slot, tokens, namespace, sequence.session_on_disk)
 
     def _forget(self, sequence: Sequence, streaming: Streaming) -> None:
         """Let `sequence` forget tokens if its memory is full and it has more to compute. Others are
@@ -314,7 +315,7 @@ class Scheduler:
         if sequence.computable or not sequence.pending:
             return
         dropped = streaming.dropped(sequence.computed)
-        states = streaming.states(sequence.tokens[: sequence.computed + 1])
+        states = streaming.states(sequence.tokens[: sequence.computed + 1], sequence.namespace)
         name = next(name for at, name in states if at == dropped)
         while (slot := sequence.slot) is not None:
             if self._kv.forget(slot, streaming.sinks, dropped - sequence.dropped, name):

@@ -46,6 +46,7 @@ class Sequence(ABC):
         prompt_tokens: how many of them were known from the start.
         cached: prompt tokens that were found in the cache when it was first admitted.
         slot: its slot in the runner while it runs.
+        namespace: stands for everything keys and values depend on besides the tokens and the model.
         streaming: how it continues when its memory is full; None: it does not.
         dropped: tokens after the sinks that it has computed and forgotten.
         pins: (number of first tokens to keep, seconds from their last use), for those not computed
@@ -61,9 +62,11 @@ class Sequence(ABC):
         session: str = "",
         clock: Clock | None = None,
         pins: Seq[tuple[int, float]] = (),
+        namespace: bytes = b"",
         emit: Callable[[Any], None] = lambda event: None,
     ) -> None:
         self._emit = emit
+        self.namespace = namespace
         self.id = ident
         self.tokens = tokens
         self.prompt_tokens = len(tokens)

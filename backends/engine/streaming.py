@@ -75,12 +75,12 @@ class Streaming:
             " forgotten."
         )
 
-    def states(self, tokens: Seq[int]) -> Iterator[tuple[int, bytes]]:
-        """The states in which `tokens` may be continued: (number of forgotten tokens, namespace of
-        that state), the largest number first. Each state has a namespace of its own, because the
-        keys that stay depend on what was forgotten.
+    def states(self, tokens: Seq[int], namespace: bytes) -> Iterator[tuple[int, bytes]]:
+        """The states in which `tokens`, of `namespace`, may be continued: (number of forgotten
+        tokens, namespace of that state), the largest number first. Each state has a namespace of
+        its own, because the keys that stay depend on what was forgotten.
         """
-        digest = blake2b(repr(self).encode(), digest_size=16)
+        digest = blake2b(repr((self, namespace)).encode(), digest_size=16)
         digest.update(_bytes(tokens[: self.sinks]))
         states = []
         for dropped in range(self.step, self.dropped(len(tokens) - 1) + 1, self.step):

@@ -126,7 +126,8 @@ class Waiting:
         for donor in running:
             if donor.pending < 2 or donor.priority < place.sequence.priority:
                 continue
-            if donor.streaming != place.sequence.streaming:
+            mine = place.sequence
+            if (donor.namespace, donor.streaming) != (mine.namespace, mine.streaming):
                 continue
             if wanted is None:
                 wanted = place.sequence.cacheable_tokens()[:-1]
@@ -134,7 +135,7 @@ class Waiting:
             if shared < donor.computed + WORTH_WAITING_FOR:
                 continue
             if held < 0:
-                held = self._kv.match(place.sequence.reusable())
+                held = self._kv.match(place.sequence.reusable(), place.sequence.namespace)
             if shared >= held + WORTH_WAITING_FOR and self._is_soon(donor, shared - held):
                 place.donor, place.shared, place.saves = donor, shared, shared - held
                 return True

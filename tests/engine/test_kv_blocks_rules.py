@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from drafting import assert_namespaces_share_nothing
 from fake_pages import PagedMemory
 from hearth.backends.engine.kv.tree import NO_BLOCK
 from hearth.backends.errors import Busy
@@ -57,8 +56,6 @@ class PagedCacheMachine(RuleBasedStateMachine):
         self.limit = -(-POOL // page)
         self.kept_tokens = kept_tokens
         self.slots: dict[int, list[int]] = {}
-        self.names: dict[int, bytes] = {}
-        """The namespace of each slot that was opened with a prompt."""
         self.reserved = dict.fromkeys(range(SLOTS), 0)
         self.said: list[list[int]] = []
 
@@ -87,12 +84,12 @@ class PagedCacheMachine(RuleBasedStateMachine):
         others = self.slots.keys() - {slot}
         return self.limit - self.held_blocks(pins=bool(others)) - self.growth()
 
-    def best(self, prompt, name):
-        """The longest part of `prompt`, without its last token, that any page of the namespace
-        holds with all cells that its end attends to, found by looking at all pages.
+    def best(self, prompt):
+        """The longest part of `prompt`, without its last token, that any page holds with all cells
+        that its end attends to, found by looking at all pages.
         """
         best = 0
-        for node in self.cache._tree.root(name).subtree():
+        for node in self.cache._tree:
             path = list(node.upwards())[::-1]
             held = [token for above in path for token in above.tokens]
             common = 0
@@ -143,29 +140,23 @@ class PagedCacheMachine(RuleBasedStateMachine):
 
     # ---- rules
 
-    @rule(
-        pick=picks,
-        prompt=tokens,
-        known=picks,
-        cut=st.just(CONTEXT) | st.integers(0, CONTEXT),
-        name=st.sampled_from([b"", b"", b"other"]),
-    )
+    @rule(pick=picks, prompt=tokens, known=picks, cut=st.just(CONTEXT) | st.integers(0, CONTEXT))
     @some_empty
-    def open(self, pick, prompt, known, cut, name):
+    def open(self, pick, prompt, known, cut):
         slot = self.empty(pick)
         if self.said:
             prompt = [*self.said[known % len(self.said)][:cut], *prompt][:CONTEXT]
-        best, spare = self.best(prompt, name), self.has_spare()
+        best, spare = self.best(prompt), self.has_spare()
         may_be_last = best % self.page > 0 and self.cache.stats().kept_tokens > 0
-        matched = self.cache.match(prompt, name)
-        found = self.cache.open(slot, prompt, name)
+        matched = self.cache.match(prompt)
+        found = self.cache.open(slot, prompt)
         assert found <= matched <= best and found <= max(0, len(prompt) - 1)
         assert found == matched or not self.can_grow
         if self.windows == (None,):
             assert found >= best // self.page * self.page, "full pages cost nothing"
         if spare and not may_be_last:  # Blocks that are copied cannot be evicted for the copy.
             assert found == best
-        self.slots[slot], self.names[slot] = prompt[:found], name
+        self.slots[slot] = prompt[:found]
         assert self.memory.holds(slot, prompt[:found])
         self.compute(slot, prompt[found:])
 
@@ -235,13 +226,13 @@ class PagedCacheMachine(RuleBasedStateMachine):
     @some_open
     def release(self, pick, keep):
         slot = self.opened(pick)
-        held, name = self.slots.pop(slot), self.names.pop(slot, b"")
+        held = self.slots.pop(slot)
         self.reserved[slot] = 0
         before = self.cache.stats()
         self.cache.release(slot, keep=keep)
         after = self.cache.stats()
         if keep and self.is_simple and self.kept_tokens == POOL == self.limit * self.page:
-            assert self.best([*held, 0], name) == len(held)
+            assert self.best([*held, 0]) == len(held)
         if not keep:
             assert after.live_tokens + after.kept_tokens <= before.live_tokens + before.kept_tokens
 
@@ -268,7 +259,6 @@ class PagedCacheMachine(RuleBasedStateMachine):
         if not hasattr(self, "cache"):
             return
         self.cache.check_integrity()
-        assert_namespaces_share_nothing(self.cache)
         for slot in range(SLOTS):
             assert self.cache.length(slot) == len(self.slots.get(slot, ()))
             if slot in self.slots:

@@ -37,11 +37,11 @@ def test_what_is_forgotten_follows_from_how_much_is_computed():
     assert [streaming.dropped(at) for at in (0, 67, 68, 79, 80, 92)] == [0, 0, 12, 12, 24, 36]
     tokens = list(range(80))
     assert streaming.kept(tokens, 12) == [*range(6), *range(18, 80)]
-    states = dict(streaming.states(tokens))
-    assert list(states) == [12] and list(dict(streaming.states([*tokens, 80]))) == [24, 12]
+    states = dict(streaming.states(tokens, b""))
+    assert list(states) == [12] and list(dict(streaming.states([*tokens, 80], b""))) == [24, 12]
     others = [*tokens[:10], 99, *tokens[11:]]
-    assert dict(streaming.states(others))[12] != states[12], "it depends on what is forgotten"
-    assert dict(streaming.states([*tokens[:30], 99, *tokens[31:]])) == states
+    assert dict(streaming.states(others, b""))[12] != states[12], "it depends on what is forgotten"
+    assert dict(streaming.states([*tokens[:30], 99, *tokens[31:]], b"")) == states
     with pytest.raises(InvalidParameter, match="80"):
         Streaming.of(64, 79, 4)
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from drafting import (
+    assert_namespaces_share_nothing,
     assert_only_verified,
     assert_texts_are_shared,
 )
@@ -112,6 +113,7 @@ class EngineMachine(RuleBasedStateMachine):
         session="",
         pins=(),
         reuse_prefix=True,
+        namespace=b"",
     ):
         self.idents += 1
         pins = [(min(at, len(prompt)), seconds) for at, seconds in pins]
@@ -139,6 +141,8 @@ class EngineMachine(RuleBasedStateMachine):
             )[0]
             for index in range(count)
         ]
+        for sequence in work:
+            sequence.namespace = namespace
         self.engine.submit(*work)
 
     @loaded
@@ -151,6 +155,7 @@ class EngineMachine(RuleBasedStateMachine):
         session=st.sampled_from(["a", "b", ""]),
         pins=st.lists(pins, max_size=3),
         reuse_prefix=st.sampled_from([True, True, False]),
+        namespace=st.sampled_from([b"", b"", b"adapter"]),
     )
     def add(self, prefix, cut, rest, tokens, **how):
         self.ask([*prefix[:cut], *rest], tokens, **how)
@@ -268,6 +273,7 @@ class EngineMachine(RuleBasedStateMachine):
         if self.engine is None:
             return
         self.engine.kv.check_integrity()
+        assert_namespaces_share_nothing(self.engine.kv)
         assert_only_verified(self.engine)
         for ident, asked in list(self.asked.items()):
             asked.check()
