@@ -23,6 +23,7 @@
 #define MUL_F(a, b) _mm512_mul_ps(a, b)
 #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define SUM_F(v) _mm512_reduce_add_ps(v)
+#define STORE_SUMS(p, a, b, c, d) store_four_sums(p, a, b, c, d)
 #define STORE_F(p, v) _mm512_storeu_ps(p, v)
 #define LOAD_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
 #define SAME_F16(p) _mm512_cvtph_ps(_mm256_set1_epi16(*(const short *)(p)))
@@ -45,6 +46,17 @@
 #define HIGH_16(v) _mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000))
 #define PEAK_F(v) _mm512_reduce_max_ps(v)
 #define KEEP_F16(p, v) _mm256_storeu_si256((__m256i *)(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT))
+
+/* Halves are added as in `SUM_F`, those of all four at once. */
+TARGET static inline void store_four_sums(float *to, __m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+  __m512 all = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  all = _mm512_add_ps(all, _mm512_permute_ps(all, 0x4e));
+  all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
+  const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+  _mm_storeu_ps(to, _mm512_castps512_ps128(_mm512_permutexvar_ps(places, all)));
+}
 
 TARGET static inline __m512 power_of(__m512i exponent) {
   /* Half of 2^(e - 127) as a float's bits; the two lowest are subnormal. */

@@ -109,7 +109,11 @@ HERE void score(const int type, const int shared, const int keys, const float *q
       UNROLL for (int k = 0; k < keys; k++) sum[k][q] = FMA(wanted, part[k], sum[k][q]);
     }
   }
-  UNROLL for (int k = 0; k < keys; k++) UNROLL for (int q = 0; q < shared; q++) out[q * STRIDE + k] = SUM_F(sum[k][q]);
+  if (keys == 4) {
+    UNROLL for (int q = 0; q < shared; q++) STORE_SUMS(out + q * STRIDE, sum[0][q], sum[1][q], sum[2][q], sum[3][q]);
+  } else {
+    UNROLL for (int k = 0; k < keys; k++) UNROLL for (int q = 0; q < shared; q++) out[q * STRIDE + k] = SUM_F(sum[k][q]);
+  }
 }
 
 HERE void score_rows_of(const int type, const float *x, int64_t rows, const uint8_t *weight, int64_t count, int64_t size,
@@ -142,12 +146,15 @@ TARGET static void score_rows(int32_t type, const float *x, int64_t rows, const 
   }
 }
 
+/* Queries that take the same value from memory, or from half precision: AVX-512 has registers for the sums of 12. */
+enum { MOST_QUERIES = W > 8 ? 12 : 4 };
+
 /* out[shared, size] += weights[query * STRIDE + key] · values, for `keys` values, which are neighbours. */
 HERE void gather(const int type, const int shared, int64_t keys, const float *weights, const uint8_t *value, int64_t size,
                  float *out) {
   const int64_t row = kv_row_bytes(type, size);
   for (int64_t i = 0; i < size; i += 16) {
-    VF sum[4][16 / W];
+    VF sum[MOST_QUERIES][16 / W];
     UNROLL for (int q = 0; q < shared; q++)
       UNROLL for (int v = 0; v < 16 / W; v++) sum[q][v] = LOAD_F32(out + q * size + i + v * W);
     for (int64_t k = 0; k < keys; k++) {
@@ -200,7 +207,8 @@ HERE void score_all(const int type, const int shared, int64_t count, const float
 HERE void attend_some(const int shared, const Heads *about, const Span *span, const float *query, float *out, float *peaks,
                       float *totals) {
   const int64_t size = about->head_dim;
-  float scores[4 * STRIDE];
+  const int some = shared < 4 ? shared : 4; /* whose scores are computed together */
+  float scores[MOST_QUERIES * STRIDE];
   for (int is_second = 0; is_second < 2; is_second++) {
     const int32_t type = is_second ? about->value_type : about->key_type;
     const int64_t row = kv_row_bytes(type, size);
@@ -214,10 +222,11 @@ HERE void attend_some(const int shared, const Heads *about, const Span *span, co
       float *to = scores + (at - span->begin);
       if (end < span->end)
         look_at_block(rows + (int64_t)span->table[end / about->page] * about->page * row, about->page * row);
-#define OF(kind)                                                                       \
-  case kind:                                                                           \
-    if (is_second) gather(kind, shared, end - at, to, rows + start, size, out);        \
-    else score_all(kind, shared, end - at, query, rows + start, size, to);             \
+#define OF(kind)                                                                              \
+  case kind:                                                                                  \
+    if (is_second) gather(kind, shared, end - at, to, rows + start, size, out);               \
+    for (int q = 0; !is_second && q < shared; q += some)                                      \
+      score_all(kind, some, end - at, query + q * size, rows + start, size, to + q * STRIDE); \
     break;
       switch (type) { OF(KV_F16) OF(KV_F32) OF(KV_Q8_0) }
 #undef OF
@@ -240,6 +249,7 @@ TARGET static void attend_span(const Heads *about, const Span *span, const float
   for (; shared >= n; shared -= n, query += n * size, out += n * size, peaks += n, totals += n) { \
     attend_some(n, about, span, query, out, peaks, totals);                                       \
   }
+  if (MOST_QUERIES > 4) { SOME(12) SOME(8) }
   SOME(4) SOME(3) SOME(2) SOME(1)
 #undef SOME
 }

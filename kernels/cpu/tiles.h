@@ -11,6 +11,7 @@
  *   SET_I(i) ADD_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) SUM_F(v) STORE_F
  *   LOAD_F16 LOAD_F32 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
  *   FROM_E4M3(v, j)              256th parts of the numbers that byte j of each output stands for, exact
+ *   STORE_SUMS(p, a, b, c, d)    stores SUM_F of each of four
  *   PICK(v, j, table)            those of 16 floats whose numbers are the low halves of byte j of each lane
  *   LOAD_BF16(p)                 W numbers of bfloat16 as floats
  *   HIGH_16(v)                   the high 16 bits of each lane, where they are

@@ -35,6 +35,7 @@ typedef float FloatLanes __attribute__((vector_size(16)));
 #define MUL_F(a, b) ((a) * (b))
 #define FMA(a, b, c) ((a) * (b) + (c))
 #define SUM_F(v) ((v)[0] + (v)[1] + (v)[2] + (v)[3])
+#define STORE_SUMS(p, a, b, c, d) ((p)[0] = SUM_F(a), (p)[1] = SUM_F(b), (p)[2] = SUM_F(c), (p)[3] = SUM_F(d))
 #define STORE_F(p, v) store_float(p, v)
 #define LOAD_F16(p) load_f16(p)
 #define SAME_F16(p) SET_F(from_f16(p))
