@@ -131,8 +131,8 @@ class PagedAttention:
             not depend on the rest of the step. Slow for prompts.
 
     Attributes:
-        stops: where attention takes most of the time of a layer, other forward passes may run
-            between its heads.
+        stops: other forward passes may run within a layer: after its attention, and between heads
+            of keys where attention takes most of the time.
     """
 
     def __init__(
