@@ -20,10 +20,11 @@ from tiny_folders import tiny_folder
 
 def test_a_pass_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     paths = find_paths({"HEARTH_HOME": str(tmp_path)})
-    seen: list[list[int]] = []
+    others = set(psutil.Process().children())
+    seen: list[set[psutil.Process]] = []
 
     def check() -> None:
-        seen.append([child.pid for child in psutil.Process().children()])
+        seen.append(set(psutil.Process().children()) - others)
         if len(seen) > 2:
             raise Stopped("It was stopped.")
 
@@ -37,7 +38,7 @@ def test_a_pass_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
             on_note=lambda note: None,
             check=check,
         )
-    assert seen[-1] and not any(map(psutil.pid_exists, seen[-1]))
+    assert seen[-1] and not any(child.is_running() for child in seen[-1])
     assert not list(paths.cache.glob("imatrix/*/*"))
 
 
