@@ -44,7 +44,7 @@ from random_weights import random_weight
 ROWS: Final = (1, 2, 4, 8, 16, 64, 128, 512)
 ROTATED_BYTES: Final = 160 << 20
 MOST_ROWS_OF_VNNI: Final = 8
-"""With AMX, more rows of integers are multiplied as tiles (`kernels/cpu/packed.c`)."""
+"""The limit of more rows of integers is that of AMX, where the processor has it."""
 
 
 def average(functions: Sequence[Callable[[], object]]) -> float:

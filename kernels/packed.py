@@ -33,7 +33,7 @@ _INT8_LANES: Final = {
     "plain": "C, int8",
     "avx2": "AVX2, VPMADDUBSW",
     "avx512": "AVX-512 VNNI, VPDPBUSD",
-    "amx": "AVX-512 VNNI; AMX, int8 tiles, for some rows (the same bits)",
+    "amx": "AVX-512 VNNI, VPDPBUSD",
 }
 """The instructions that multiply int8, by set of instructions."""
 

@@ -77,7 +77,7 @@ UNPACK void unpack_codes(Kind kind, Tile tile, int64_t start, int64_t count, uin
     fetch(tile.codes + block.run * run_bytes(about) + 2048, run_bytes(about));
     uint32_t *to = out + (block.run - start) * STEP;
     EACH_PART {
-      const Scales of = part_of(kind, about, block, part);
+      const Factors of = part_of(kind, about, block, part);
       VF added = about.minimum ? of.minimum : MUL_F(of.zero, of.scale);
       if (is_fraction(about)) added = FMA(of.scale, SET_F(-128.0f), added);
       const VF scales[2] = {_mm512_permutexvar_ps(low, of.scale), _mm512_permutexvar_ps(high, of.scale)};
@@ -102,7 +102,7 @@ UNPACK void unpack_fp8(Tile tile, int64_t start, int64_t count, uint32_t *out) {
     for (int unit = 0; unit < UNITS; unit++) {
       const VI code = unpacked(tile, block.run, lane, unit);
       VF numbers[UNIT];
-      UNROLL for (int input = 0; input < UNIT; input++) numbers[input] = weight_of(kind, tile.about, code, input, block);
+      UNROLL for (int input = 0; input < UNIT; input++) numbers[input] = weight_of(kind, tile.about, code, input, block.of);
       UNROLL for (int input = 0; input < UNIT; input += 2)
         store_pair(to + TILE * (unit * UNIT + input) / 2, numbers[input], numbers[input + 1]);
     }
@@ -126,7 +126,7 @@ UNPACK void unpack_plain(Kind kind, const uint8_t *tile, int64_t inputs, int64_t
 #define UNPACK_OF(kind)                                                                                              \
   AMX static void unpack_##kind(const uint8_t *packed, int64_t number, int64_t inputs, int64_t start, int64_t count, \
                                 uint32_t *out) {                                                                     \
-    const Tile tile = tile_at(kind, packed, inputs, number);                                                         \
+    const Tile tile = tile_at(kind, packed, inputs, number, 1);                                                      \
     if (is_plain(kind)) unpack_plain(kind, tile.heads, inputs, start, count, out);                                   \
     else if (kind == FP8) unpack_fp8(tile, start, count, out);                                                       \
     else unpack_codes(kind, tile, start, count, out);                                                                \

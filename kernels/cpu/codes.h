@@ -11,19 +11,28 @@
 
 typedef struct {
   const uint8_t *heads, *codes, *end;
+  const uint8_t *next; /* the tile that is multiplied after this one */
   Layout about;
 } Tile;
 
-HERE Tile tile_at(Kind kind, const uint8_t *packed, int64_t inputs, int64_t tile) {
+/* Of `step` tiles that are multiplied together. */
+HERE Tile tile_at(Kind kind, const uint8_t *packed, int64_t inputs, int64_t tile, int step) {
   const Layout about = layout_at(kind, packed);
   const uint8_t *start = packed + tile_offset(kind, about, inputs, tile);
-  return (Tile){start, start + heads_bytes(about, inputs), start + tile_bytes(kind, about, inputs), about};
+  const int64_t bytes = tile_bytes(kind, about, inputs);
+  return (Tile){start, start + heads_bytes(about, inputs), start + bytes, start + step * bytes, about};
 }
 
-/* Scales of a block, or of a group of it, for W outputs; and which runs the block has. */
+/* For W outputs: of a block, or of a group of it. */
 typedef struct {
   VF scale, minimum; /* what is added */
   VF zero;           /* what is added to a code */
+  VF shift;          /* of a run: less `SHIFT` times the scales of its groups */
+} Factors;
+
+/* Those of a block, and which runs it has. */
+typedef struct {
+  Factors of;
   const uint8_t *groups;
   int64_t run, end;
 } Scales;
@@ -40,38 +49,51 @@ HERE Scales scales_of(Kind kind, Tile tile, int lane, int64_t index, int64_t fir
   const Layout about = tile.about;
   const uint8_t *head = tile.heads + index * head_bytes(about);
   const int64_t start = index * about.runs, end = start + about.runs;
-  Scales found = {SET_F(1.0f), SET_F(0.0f), SET_F(-(float)about.zero), head + lane, start, end};
+  Scales found = {{SET_F(1.0f), SET_F(0.0f), SET_F(-(float)about.zero), SET_F(0.0f)}, head + lane, start, end};
   if (about.runs > 1) { /* Otherwise the compiler shall see that it is one. */
     if (start < first) found.run = first;
     if (end > last) found.end = last;
   }
   if (is_grouped(kind)) {
-    if (about.scale == SCALE_F32) found.scale = LOAD_F32(head + 4 * lane);
-    else if (about.scale == SCALE_BF16) found.scale = LOAD_BF16(head + 2 * lane);
-    else found.scale = LOAD_F16(head + 2 * lane);
-    if (about.has_zeros) found.zero = SUB_F(SET_F(0.0f), LOAD_U8(head + scale_bytes(about) * TILE + lane));
-    if (about.table == TABLE_E4M3) found.scale = MUL_F(found.scale, SET_F(256.0f));
+    if (about.scale == SCALE_F32) found.of.scale = LOAD_F32(head + 4 * lane);
+    else if (about.scale == SCALE_BF16) found.of.scale = LOAD_BF16(head + 2 * lane);
+    else found.of.scale = LOAD_F16(head + 2 * lane);
+    if (about.has_zeros) found.of.zero = SUB_F(SET_F(0.0f), LOAD_U8(head + scale_bytes(about) * TILE + lane));
+    if (about.table == TABLE_E4M3) found.of.scale = MUL_F(found.of.scale, SET_F(256.0f));
     return found;
   }
   if (about.scale == SCALE_E8M0) {
-    found.scale = LOAD_E8M0(head + lane);
+    found.of.scale = LOAD_E8M0(head + lane);
     return found;
   }
-  found.scale = LOAD_F16(head + 2 * lane);
-  if (about.minimum) found.minimum = LOAD_F16(head + 2 * TILE + 2 * lane);
-  if (about.minimum < 0) found.minimum = SUB_F(SET_F(0.0f), found.minimum);
+  found.of.scale = LOAD_F16(head + 2 * lane);
+  if (about.minimum) found.of.minimum = LOAD_F16(head + 2 * TILE + 2 * lane);
+  if (about.minimum < 0) found.of.minimum = SUB_F(SET_F(0.0f), found.of.minimum);
   found.groups += 2 * TILE * (about.minimum ? 2 : 1);
   return found;
 }
 
-/* Of part `part` of the block's current run. */
-HERE Scales part_of(Kind kind, Layout about, Scales block, int part) {
-  if (is_grouped(kind) || about.scale < SCALE_U8) return block;
+/* Whether `SHIFT` times a scale is exact: float16 times a byte, at most, is. */
+HERE int is_shifted(Kind kind, Layout about) { return IS_FUSED && !is_grouped(kind) && about.scale != SCALE_E8M0; }
+
+/* Of part `part` of the block's current run, without `shift`. */
+HERE Factors group_of(Kind kind, Layout about, Scales block, int part) {
+  Factors of = block.of;
+  if (is_grouped(kind) || about.scale < SCALE_U8) return of;
   const int parts = RUN / about.group;
   const uint8_t *scale = block.groups + TILE * (block.run % about.runs * parts + part);
-  block.scale = MUL_F(about.scale == SCALE_U8 ? LOAD_U8(scale) : LOAD_I8(scale), block.scale);
-  if (about.minimum) block.minimum = MUL_F(LOAD_U8(scale + TILE * about.runs * parts), block.minimum);
-  return block;
+  of.scale = MUL_F(about.scale == SCALE_U8 ? LOAD_U8(scale) : LOAD_I8(scale), of.scale);
+  if (about.minimum) of.minimum = MUL_F(LOAD_U8(scale + TILE * about.runs * parts), of.minimum);
+  return of;
+}
+
+/* The same with `shift`, if it is the first part. */
+HERE Factors part_of(Kind kind, Layout about, Scales block, int part) {
+  Factors of = group_of(kind, about, block, part);
+  if (!is_shifted(kind, about) || part) return of;
+  const VF all = about.group == 16 ? ADD_F(of.scale, group_of(kind, about, block, 1).scale) : of.scale;
+  of.shift = MUL_F(all, SET_F(-SHIFT));
+  return of;
 }
 
 /* Fetch what is read soon: on its own a processor looks no further than the end of a page. */
@@ -89,8 +111,8 @@ enum { CODES_AHEAD = 3072 };
 HERE void fetch_ahead(Tile tile, int64_t block, int64_t run) {
   const int64_t bytes = run_bytes(tile.about);
   const uint8_t *place = tile.codes + run * bytes + CODES_AHEAD;
-  fetch(place < tile.end ? place : place + (tile.codes - tile.heads), bytes);
-  if (run == block * tile.about.runs) fetch(tile.end + block * head_bytes(tile.about), head_bytes(tile.about));
+  fetch(place < tile.end ? place : place + (tile.codes - tile.heads) + (tile.next - tile.end), bytes);
+  if (run == block * tile.about.runs) fetch(tile.next + block * head_bytes(tile.about), head_bytes(tile.about));
 }
 
 /* Unit `unit` of run `index`: codes as they are multiplied. */
@@ -131,7 +153,7 @@ INLINE int32_t four_of(const int8_t *numbers) {
   DOT(sum, codes, SET_I(four_of((x)->numbers + (place) * RUN + (unit) * UNIT)), tile.about.zero == 128)
 
 /* Input `j` of a unit as float32, as the file's own formula rounds it. */
-HERE VF weight_of(Kind kind, Layout about, VI code, int j, Scales of) {
+HERE VF weight_of(Kind kind, Layout about, VI code, int j, Factors of) {
   VF number;
   if (about.table == TABLE_E4M3) number = FROM_E4M3(code, j);
   else if (about.table == TABLE_NF4) number = PICK(code, j, NF4_NUMBERS);
@@ -141,25 +163,42 @@ HERE VF weight_of(Kind kind, Layout about, VI code, int j, Scales of) {
   return about.minimum ? ADD_F(number, of.minimum) : number;
 }
 
-/* `total` with what a group adds to it: `products`, which are exact sums of codes times activations, without
- * what is still to be taken from codes. All numbers up to here are integers below 2^24, so that nothing
- * is rounded.
- *
- *   taken       from each code before it was multiplied
- *   place       of the run in `x`
- */
-HERE VF added(Kind kind, Layout about, int taken, VF total, VF products, Scales of, const Runs *x, int64_t place, int part) {
-  const float *sums = about.group == 16 ? x->halves[part] + place : x->sums + place;
-  if ((is_grouped(kind) && about.has_zeros) || about.zero != taken)
-    products = FMA(ADD_F(of.zero, SET_F((float)taken)), SET_F(*sums), products);
-  total = FMA(products, MUL_F(of.scale, SET_F(x->scales[place])), total);
-  if (!about.minimum) return total;
-  const float offset = about.group == 16 ? x->scales[place] * *sums : x->offsets[place];
-  return FMA(of.minimum, SET_F(offset), total);
+/* Where sums of products with a matrix begin, in the order of `Runs.starts`; NULL: at `SHIFT`. */
+HERE const float *starts_of(Kind kind, Layout about, const Quantized *x, const Runs *of) {
+  if (about.zero == TAKEN(about)) return NULL; /* Known to the compiler. */
+  int64_t index = 0;
+  while (x->zeros[index].kind != kind || x->zeros[index].has_zeros != (is_grouped(kind) && about.has_zeros)) index++;
+  return of->starts + index * 2 * of->places;
 }
 
-/* out[row * TILE + n] of `rows` rows with what their second runs add to it, for W outputs n from `lane` on. */
-HERE void add_seconds(Kind kind, const int rows, Tile tile, int lane, const Quantized *x, int64_t row, float *out) {
+/* Of part `part` of the run at `place`. */
+HERE VI start_of(Layout about, const float *starts, int64_t places, int64_t place, int part) {
+  if (about.zero == TAKEN(about)) return AS_I(SET_F(SHIFT));
+  return AS_I(SET_F(starts[part * places + place]));
+}
+
+/* `total` with what a group adds to it: `sum` is the bits of the exact sum of codes times activations and `SHIFT`.
+ *
+ *   place       of the run in `x`
+ *   first       between the halves of a run: what the first one leaves, which is rounded to about the second's scale
+ */
+HERE VF added(Kind kind, Layout about, VF total, VI sum, Factors of, const Runs *x, int64_t place, int part, VF *first) {
+  VF products;
+  if (is_shifted(kind, about)) products = FMA(AS_F(sum), of.scale, part ? *first : of.shift);
+  else {
+    products = SUB_F(AS_F(sum), SET_F(SHIFT));
+    if (is_grouped(kind) && about.has_zeros)
+      products = FMA(ADD_F(of.zero, SET_F((float)TAKEN(about))), SET_F(x->sums[place]), products); /* Whole numbers below 2^24. */
+    products = MUL_F(products, of.scale);
+  }
+  if (is_shifted(kind, about) && about.group == 16 && !part) *first = products;
+  else total = FMA(products, SET_F(x->scales[place]), total);
+  return about.minimum ? FMA(of.minimum, SET_F(x->offsets[about.group == 16 ? 1 + part : 0][place]), total) : total;
+}
+
+/* out[row * stride + n] of `rows` rows with what their second runs add to it, for W outputs n from `lane` on. All are neighbours. */
+HERE void add_seconds(Kind kind, const int rows, Tile tile, int lane, const Quantized *x, int64_t row, float *out, int64_t stride) {
+  const float *starts = starts_of(kind, tile.about, x, &x->second);
   const int64_t words = words_of(x->inputs), start = place_of(x, row, 0);
   const uint64_t *seconds = x->seconds + row * words;
   for (int64_t word = 0; word < words; word++) {
@@ -168,16 +207,17 @@ HERE void add_seconds(Kind kind, const int rows, Tile tile, int lane, const Quan
     for (; left; left &= left - 1) {
       const int bit = __builtin_ctzll(left);
       const int64_t run = 64 * word + bit, place = start + run * x->together;
+      VF first[NEIGHBOURS];
       EACH_RUN(run, run + 1) EACH_PART {
-        const Scales of = part_of(kind, tile.about, block, part);
+        const Factors of = part_of(kind, tile.about, block, part);
         VI codes[UNITS];
         EACH_UNIT codes[unit] = unpacked(tile, run, lane, unit);
         for (int m = 0; m < rows; m++) {
           if (!(seconds[m * words + word] >> bit & 1)) continue;
-          VI sum[2] = {SET_I(0), SET_I(0)};
-          EACH_UNIT sum[unit % 2] = DOT_FOUR(sum[unit % 2], codes[unit], &x->second, place + m, unit);
-          const VF total = LOAD_F32(out + m * TILE), products = TO_F(ADD_I(sum[0], sum[1]));
-          STORE_F(out + m * TILE, added(kind, tile.about, TAKEN(tile.about), total, products, of, &x->second, place + m, part));
+          VI sum = start_of(tile.about, starts, x->second.places, place + m, part);
+          EACH_UNIT sum = DOT_FOUR(sum, codes[unit], &x->second, place + m, unit);
+          const VF total = LOAD_F32(out + m * stride);
+          STORE_F(out + m * stride, added(kind, tile.about, total, sum, of, &x->second, place + m, part, first + m));
         }
       }
     }

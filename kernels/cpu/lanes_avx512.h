@@ -22,6 +22,7 @@
 #define SUB_F(a, b) _mm512_sub_ps(a, b)
 #define MUL_F(a, b) _mm512_mul_ps(a, b)
 #define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define IS_FUSED 1
 #define SUM_F(v) _mm512_reduce_add_ps(v)
 #define STORE_SUMS(p, a, b, c, d) store_four_sums(p, a, b, c, d)
 #define STORE_F(p, v) _mm512_storeu_ps(p, v)

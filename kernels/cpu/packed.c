@@ -16,9 +16,9 @@ typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, Range 
 typedef int32_t (*CountThreads)(uint32_t *count);
 
 /* From how many rows on AMX is faster, with its unpacking (benchmarks/packed.py); and without, of bfloat16. */
-enum { BLOCK_ROWS = 64, AMX_DOT_ROWS = 9, AMX_ROWS = 48, WIDE_AMX_ROWS = 8, BF16_AMX_ROWS = 2 };
+enum { BLOCK_ROWS = 64, AMX_ROWS = 48, WIDE_AMX_ROWS = 8, BF16_AMX_ROWS = 2 };
 /* What reading a tile costs, in rows that it is multiplied with; what is not divided among threads. */
-enum { TILE_COST = 12, WORK_ALONE = 4 * (TILE_COST + 1), REARRANGED_ALONE = TILE };
+enum { TILE_COST = 12, WORK_ALONE = 4 * (TILE_COST + 1), REARRANGED_ALONE = 16384 /* numbers */ };
 
 /* Rows as files have them: GGUF's blocks, codes in groups, or numbers of half precision. */
 typedef struct {
@@ -285,10 +285,10 @@ typedef struct {
   Quantized quantized;
   float *y;
   int is_wide, is_quantized, is_bf16; /* `is_bf16`: all parts are */
-  int is_many, by_amx_dot; /* for AMX: in bfloat16, or as integers */
-  uint16_t *arranged;      /* for AMX */
+  int is_many;        /* for AMX, in bfloat16 */
+  uint16_t *arranged; /* for AMX */
   int32_t fault;
-  Share rearranged, multiplied; /* of rows; of tiles, or pairs of them */
+  Share rearranged, multiplied; /* of rows; of pairs of tiles */
 } Product;
 
 typedef struct {
@@ -303,6 +303,19 @@ static int64_t units_before(const Share *share, int64_t at) {
   return before < share->units ? before : share->units;
 }
 
+/* Rows of a product whose runs are neighbours. */
+static int64_t neighbours_of(int64_t rows) { return rows > 4 ? NEIGHBOURS : rows == 3 ? 4 : rows; }
+
+/* The `index`th rows that are neighbours become zeros. */
+static void clear_rows(Quantized *x, int64_t index) {
+  const int64_t places = x->inputs / RUN * x->together, first = index * places, words = x->together * words_of(x->inputs);
+  const size_t arrays = (BYTES_OF_RUN - RUN + x->zero_count * BYTES_OF_STARTS) / sizeof(float);
+  memset(x->first.numbers + first * RUN, 0, places * RUN);
+  for (size_t array = 0; array < arrays; array++) /* One behind the other: see `runs_in`. */
+    memset(x->first.scales + array * x->first.places + first, 0, places * sizeof(float));
+  memset(x->seconds + index * words, 0, words * sizeof *x->seconds);
+}
+
 /* Rows that begin at `begin` to `end`, counted through all products, as their products take them. */
 static void rearrange(int64_t begin, int64_t end, void *context) {
   const Products *all = context;
@@ -312,69 +325,49 @@ static void rearrange(int64_t begin, int64_t end, void *context) {
     if (from >= to) continue;
     if (job->is_many) amx_arrange(job->x, job->rows, job->inputs, from * TILE, to * TILE, job->arranged);
     else {
-      const int64_t together = job->quantized.together, end_row = to * together;
-      job->tiles->quantize(&job->quantized, job->x, from * together, end_row < job->rows ? end_row : job->rows);
+      const int64_t together = job->quantized.together, last = to * together;
+      if (last > job->rows) clear_rows(&job->quantized, to - 1);
+      job->tiles->quantize(&job->quantized, job->x, from * together, last < job->rows ? last : job->rows);
     }
   }
 }
 
-/* Pairs of tiles `begin` to `end` of all parts, counted through, by AMX. */
-static void multiply_many(Product *job, int64_t begin, int64_t end) {
-  int64_t first = 0, column = 0;
-  for (int64_t index = 0; index < job->count; index++) {
-    const Part *part = job->parts + index;
-    const int64_t tiles = tiles_of(part->outputs), pairs = (tiles + 1) / 2;
-    const int64_t from = begin > first ? begin - first : 0, to = end - first < pairs ? end - first : pairs;
-    if (from < to) {
-      const AmxProduct product = {(Kind)part->kind, part->packed, 2 * from, 2 * to < tiles ? 2 * to : tiles,
-                                  part->outputs, job->inputs, job->arranged, job->rows,
-                                  job->y + column + 2 * from * TILE, job->outputs};
-      uint8_t *room = malloc(amx_room_bytes(&product) + LINE);
-      if (room) amx_multiply(&product, line_of(room));
-      else job->fault = NO_MEMORY;
-      free(room);
-    }
-    first += pairs;
-    column += part->outputs;
-  }
-}
-
-/* Tiles `begin` to `end` of all parts, counted through. Some rows at a time, which stay in cache. */
-static void multiply(Product *job, int64_t begin, int64_t end) {
-  uint8_t *room = NULL, before[LINE];
-  if (job->by_amx_dot && !(room = malloc(TILE * job->inputs + LINE))) {
-    job->fault = NO_MEMORY;
-    return;
-  }
-  if (room) amx_keep_tiles(before);
-  for (int64_t row = 0; row < job->rows; row += BLOCK_ROWS) {
-    const int64_t last = row + BLOCK_ROWS < job->rows ? row + BLOCK_ROWS : job->rows;
-    int64_t first = 0, column = 0;
-    for (int64_t index = 0; index < job->count; index++) {
-      const Part *part = job->parts + index;
-      const int64_t tiles = tiles_of(part->outputs);
-      const int64_t from = begin > first ? begin - first : 0, to = end - first < tiles ? end - first : tiles;
-      AmxDot by_amx = NULL;
-      if (room && from < to && is_integer((Kind)part->kind))
-        by_amx = amx_begin_dot((Kind)part->kind, part->packed);
-      for (int64_t tile = from; tile < to; tile++) {
-        const int64_t left = part->outputs - tile * TILE;
-        const int count = left < TILE ? (int)left : TILE;
-        float *y = job->y + row * job->outputs + column + tile * TILE;
-        if (job->is_wide || !is_integer((Kind)part->kind))
-          job->tiles->wide[part->kind](part->packed, tile, count, job->inputs, job->x + row * job->inputs,
-                                       last - row, y, job->outputs);
-        else if (by_amx)
-          by_amx(part->packed, tile, count, &job->quantized, row, last, line_of(room), y, job->outputs);
-        else
-          job->tiles->dot[part->kind](part->packed, tile, count, &job->quantized, row, last, y, job->outputs);
-      }
-      first += tiles;
-      column += part->outputs;
-    }
-  }
-  if (room) amx_end_dot(before);
+/* Tiles `tile` to `last` of a part by AMX, to y[m * outputs of all parts + n]. */
+static void multiply_many(Product *job, const Part *part, int64_t tile, int64_t last, float *y) {
+  const AmxProduct product = {(Kind)part->kind, part->packed, tile, last, part->outputs, job->inputs, job->arranged, job->rows,
+                              y, job->outputs};
+  uint8_t *room = malloc(amx_room_bytes(&product) + LINE);
+  if (room) amx_multiply(&product, line_of(room));
+  else job->fault = NO_MEMORY;
   free(room);
+}
+
+/* The same without AMX. Some rows at a time, which stay in cache. */
+static void multiply_some(const Product *job, const Part *part, int64_t tile, int64_t last, float *y) {
+  const int64_t stride = job->outputs;
+  for (int64_t row = 0; row < job->rows; row += BLOCK_ROWS, y += BLOCK_ROWS * stride) {
+    const int64_t end = row + BLOCK_ROWS < job->rows ? row + BLOCK_ROWS : job->rows;
+    if (!job->is_wide && is_integer((Kind)part->kind))
+      job->tiles->dot[part->kind](part->packed, tile, last, part->outputs, &job->quantized, row, end, y, stride);
+    else
+      for (int64_t at = tile; at < last; at++)
+        job->tiles->wide[part->kind](part->packed, at, outputs_of(part->outputs, at), job->inputs, job->x + row * job->inputs,
+                                     end - row, y + (at - tile) * TILE, stride);
+  }
+}
+
+static int64_t pairs_of(const Part *part) { return (tiles_of(part->outputs) + 1) / 2; }
+
+/* Pairs of tiles `begin` to `end` of all parts, counted through. */
+static void multiply(Product *job, int64_t begin, int64_t end) {
+  float *y = job->y;
+  for (const Part *part = job->parts; part < job->parts + job->count; y += part++->outputs) {
+    const int64_t pairs = pairs_of(part), tiles = tiles_of(part->outputs), to = 2 * (end < pairs ? end : pairs);
+    const int64_t tile = 2 * (begin > 0 ? begin : 0), last = to < tiles ? to : tiles;
+    if (tile < last && job->is_many) multiply_many(job, part, tile, last, y + tile * TILE);
+    else if (tile < last) multiply_some(job, part, tile, last, y + tile * TILE);
+    begin -= pairs, end -= pairs;
+  }
 }
 
 /* What activations become: they stay float32, are int8, or bfloat16 for AMX. In the order of `Activations` in library.py. */
@@ -397,65 +390,75 @@ static void multiply_all(int64_t begin, int64_t end, void *context) {
   for (int64_t index = 0; index < all->count; index++) {
     Product *job = all->products + index;
     const int64_t from = units_before(&job->multiplied, begin), to = units_before(&job->multiplied, end);
-    if (from >= to) continue;
-    if (job->is_many) multiply_many(job, from, to);
-    else multiply(job, from, to);
+    if (from < to) multiply(job, from, to);
   }
+}
+
+/* Sums of products with a matrix begin with what is taken from its codes. */
+static void take_zero(Quantized *x, const Part *part) {
+  const Layout about = layout_at((Kind)part->kind, part->packed);
+  if (!about.zero) return;
+  for (int64_t index = 0; index < x->zero_count; index++)
+    if (x->zeros[index].kind == (Kind)part->kind && x->zeros[index].has_zeros == about.has_zeros) return;
+  x->zeros[x->zero_count++] = (Zero){(Kind)part->kind, about.has_zeros};
 }
 
 /* Which way the rows of a product go, and what there is to do. Returns a fault. */
 static int32_t plan(Product *job) {
-  int64_t tiles = 0, pairs = 0;
+  int64_t pairs = 0;
   job->is_bf16 = 1;
   for (int64_t index = 0; index < job->count; index++) {
     const Part *part = job->parts + index;
     const int32_t wrong = is_wrong(part->kind, job->inputs);
     if (wrong) return wrong;
-    tiles += tiles_of(part->outputs);
-    pairs += (tiles_of(part->outputs) + 1) / 2;
+    pairs += pairs_of(part);
     job->outputs += part->outputs;
     job->is_quantized |= !job->is_wide && is_integer((Kind)part->kind);
     job->is_bf16 &= part->kind == BF16;
+    if (!job->is_wide && is_integer((Kind)part->kind)) take_zero(&job->quantized, part);
   }
   job->is_many = activations_of(job->tiles, job->is_wide, job->is_quantized, job->is_bf16, job->rows) == IN_BF16;
-  job->by_amx_dot = job->tiles->has_amx && job->is_quantized && !job->is_many && job->rows >= AMX_DOT_ROWS;
-  if (job->by_amx_dot) job->quantized.together = TILE;
-  const int64_t cost = TILE_COST + job->rows;
-  if (job->is_many) {
-    job->rearranged = (Share){0, (job->rows + 2 * TILE - 1) / (2 * TILE) * 2, TILE};
-    job->multiplied = (Share){0, pairs, 2 * cost};
-  } else {
-    const int64_t together = job->quantized.together; /* Rows that share cache lines. */
-    job->rearranged = (Share){0, job->is_quantized ? (job->rows + together - 1) / together : 0, together};
-    job->multiplied = (Share){0, tiles, cost};
-  }
+  const int64_t together = job->quantized.together; /* Rows that share cache lines. */
+  job->rearranged = (Share){0, job->is_quantized ? (job->rows + together - 1) / together : 0, together * job->inputs};
+  if (job->is_many) job->rearranged = (Share){0, (job->rows + 2 * TILE - 1) / (2 * TILE) * 2, TILE * job->inputs};
+  job->multiplied = (Share){0, pairs, 2 * (TILE_COST + job->rows)};
   return OK;
 }
 
-/* Bytes of rearranged rows. */
+/* Rows of `Quantized`, those that fill up the last neighbours included. */
+static int64_t padded_rows(const Product *job) {
+  const int64_t together = job->quantized.together;
+  return (job->rows + together - 1) / together * together;
+}
+
+/* Of one of its `Runs`. */
+static int64_t bytes_of_runs(const Product *job) {
+  return padded_rows(job) * (job->inputs / RUN) * (BYTES_OF_RUN + job->quantized.zero_count * BYTES_OF_STARTS);
+}
+
+/* Of rearranged rows. */
 static int64_t room_bytes(const Product *job) {
-  const int64_t together = job->quantized.together, padded = (job->rows + together - 1) / together * together;
   if (job->is_many)
     return job->rearranged.units * TILE * ((job->inputs + RUN - 1) / RUN) * RUN * (int64_t)sizeof(uint16_t);
   if (!job->is_quantized) return 0;
-  return aligned(padded * (words_of(job->inputs) * (int64_t)sizeof(uint64_t) + job->inputs / RUN * 2 * BYTES_OF_RUN));
+  return aligned(padded_rows(job) * words_of(job->inputs) * (int64_t)sizeof(uint64_t) + 2 * bytes_of_runs(job));
 }
 
-static Runs runs_in(uint8_t *room, int64_t runs) {
-  float *about = (float *)(room + runs * RUN);
-  return (Runs){(int8_t *)room, about, about + runs, {about + 2 * runs, about + 3 * runs}, about + 4 * runs};
+static Runs runs_in(uint8_t *room, int64_t places) {
+  float *about = (float *)(room + places * RUN);
+  float *offsets = about + 2 * places;
+  return (Runs){(int8_t *)room, about, about + places, {offsets, offsets + places, offsets + 2 * places}, offsets + 3 * places, places};
 }
 
 static void use_room(Product *job, uint8_t *room) {
-  const int64_t together = job->quantized.together, padded = (job->rows + together - 1) / together * together;
-  const int64_t runs = padded * (job->inputs / RUN), bytes = runs * BYTES_OF_RUN;
-  uint64_t *seconds = (uint64_t *)room;
   if (job->is_many)
     job->arranged = (uint16_t *)room;
   else if (job->is_quantized) {
-    room += padded * words_of(job->inputs) * sizeof *seconds;
-    job->quantized = (Quantized){job->inputs, together, runs_in(room, runs), runs_in(room + bytes, runs), seconds};
-    if (padded > job->rows) memset(seconds, 0, (size_t)(room + bytes - (uint8_t *)seconds));
+    const int64_t rows = padded_rows(job), places = rows * (job->inputs / RUN);
+    job->quantized.seconds = (uint64_t *)room;
+    room += rows * words_of(job->inputs) * sizeof(uint64_t);
+    job->quantized.first = runs_in(room, places);
+    job->quantized.second = runs_in(room + bytes_of_runs(job), places);
   }
 }
 
@@ -517,7 +520,7 @@ int32_t multiply_groups(Tiles with, const Part *parts, int64_t count, int64_t gr
     if (!rows) continue;
     Product *job = all.products + all.count++;
     *job = (Product){.tiles = &with, .parts = parts + group * count, .count = count, .inputs = inputs, .rows = rows,
-                     .x = x + start * inputs, .quantized = {.inputs = inputs, .together = rows < TILE ? rows : TILE},
+                     .x = x + start * inputs, .quantized = {.inputs = inputs, .together = neighbours_of(rows)},
                      .is_wide = is_wide};
     fault = rows < 0 ? NO_SHAPE : plan(job);
     job->y = y + start * job->outputs;

@@ -7,6 +7,7 @@
  *   LOAD_PAIRS(p)                what FROM_E4M3 takes, of bytes from `p` and from p + 32 on
  *   DOT(sum, codes, x, wide)     adds the 4 products of each lane; `wide`: codes are signed + 128
  *   TAKEN(about)                 what DOT takes from a code before it multiplies
+ *   IS_FUSED                     whether FMA rounds once
  *   LANE_BYTE(v, j)              byte j of each lane
  *   SET_I(i) ADD_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) SUM_F(v) STORE_F
  *   LOAD_F16 LOAD_F32 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
@@ -26,32 +27,33 @@
 
 #include "codes.h"
 
-/* Rows that are multiplied together: AVX-512 has registers for 16. */
-enum { MOST_ROWS = W > 8 ? 16 : 8 };
+enum { MOST_ROWS = NEIGHBOURS };
 
 /* `rows` rows of quantized activations with W outputs of a tile, from lane `lane` on. */
 HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantized *x, int64_t row, float *out) {
   const int chains = rows < 4 ? 2 : 1;
   VF total[MOST_ROWS];
   EACH_ROW total[m] = SET_F(0.0f);
+  VF first[MOST_ROWS];
+  const float *starts = starts_of(kind, tile.about, x, &x->first);
   const int64_t start = place_of(x, row, 0);
   EACH_RUN(0, x->inputs / RUN) EACH_PART {
     const int64_t place = start + block.run * x->together;
     if (!part) fetch_ahead(tile, index, block.run);
     VI sum[MOST_ROWS][2];
-    EACH_ROW sum[m][0] = sum[m][1] = SET_I(0);
+    EACH_ROW sum[m][0] = start_of(tile.about, starts, x->first.places, place + m, part), sum[m][1] = SET_I(0);
     EACH_UNIT {
       VI code = unpacked(tile, block.run, lane, unit);
       EACH_ROW sum[m][unit % chains] = DOT_FOUR(sum[m][unit % chains], code, &x->first, place + m, unit);
     }
-    const Scales of = part_of(kind, tile.about, block, part);
+    const Factors of = part_of(kind, tile.about, block, part);
     EACH_ROW {
       VI all = chains == 2 ? ADD_I(sum[m][0], sum[m][1]) : sum[m][0];
-      total[m] = added(kind, tile.about, TAKEN(tile.about), total[m], TO_F(all), of, &x->first, place + m, part);
+      total[m] = added(kind, tile.about, total[m], all, of, &x->first, place + m, part, first + m);
     }
   }
   EACH_ROW STORE_F(out + m * TILE, total[m]);
-  add_seconds(kind, rows, tile, lane, x, row, out);
+  add_seconds(kind, rows, tile, lane, x, row, out, TILE);
 }
 
 /* As `dot_rows`, with float32 activations [rows, inputs]: four sums an output, of inputs 4i + j. */
@@ -60,7 +62,7 @@ HERE void wide_rows(Kind kind, const int rows, Tile tile, int lane, int64_t inpu
   EACH_ROW
     for (int j = 0; j < UNIT; j++) sum[m][j] = SET_F(0.0f);
   EACH_RUN(0, inputs / RUN) EACH_PART {
-    const Scales of = part_of(kind, tile.about, block, part);
+    const Factors of = part_of(kind, tile.about, block, part);
     if (!part) fetch_ahead(tile, index, block.run);
     EACH_UNIT {
       VI code = unpacked(tile, block.run, lane, unit);
@@ -104,29 +106,151 @@ HERE void half_rows(Kind kind, const int rows, const uint8_t *tile, int lane, in
   EACH_ROW STORE_F(out + m * TILE, ADD_F(ADD_F(sum[m][0], sum[m][1]), ADD_F(sum[m][2], sum[m][3])));
 }
 
-HERE void store_rows(const float *found, const int rows, int count, float *y, int64_t stride) {
-  EACH_ROW __builtin_memcpy(y + m * stride, found + m * TILE, sizeof(float) * count);
+HERE void store_rows(const float *found, int64_t rows, int count, float *y, int64_t stride) {
+  for (int64_t m = 0; m < rows; m++) __builtin_memcpy(y + m * stride, found + m * TILE, sizeof(float) * count);
 }
 
 HERE void dot_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, const Quantized *x,
                    int64_t row, int64_t end, float *y, int64_t stride) {
   float found[MOST_ROWS * TILE];
-  const Tile at = tile_at(kind, packed, x->inputs, tile);
-#define ROWS(n)                                                                   \
-  for (; end - row >= n; row += n, y += n * stride) {                             \
+  const Tile at = tile_at(kind, packed, x->inputs, tile, 1);
+#define ROWS(n, least) /* together, or some less, filled up */                    \
+  for (; end - row >= least; row += n, y += n * stride) {                         \
     for (int lane = 0; lane < TILE; lane += W) dot_rows(kind, n, at, lane, x, row, found + lane); \
-    store_rows(found, n, count, y, stride);                                       \
+    store_rows(found, end - row < n ? end - row : n, count, y, stride);           \
   }
-  if (W > 8) { ROWS(16) }
-  if (W > 4) { ROWS(8) }
-  ROWS(4) ROWS(2) ROWS(1)
+  if (W == 8) { ROWS(8, 5) } /* With AVX-512 these are of a tile without another. */
+  ROWS(4, 3) ROWS(2, 2) ROWS(1, 1)
 #undef ROWS
+}
+
+#if W > 8
+/* Rows with two tiles at a time: an activation is loaded once for both, and registers hold all sums. What is unpacked of some runs
+ * for the first MOST_ROWS rows is kept for up to MOST_PAIRED. LEAST_PAIRED are faster filled up to MOST_ROWS than on their own.
+ */
+enum { PAIR = 2, LEAST_PAIRED = 5, MOST_PAIRED = 64, BLOCK_RUNS = 8 };
+/* The first rows unpack, and keep that if there are others. Both fetch tiles ahead, the first rows one and the second rows the other. */
+typedef enum { ALL_ROWS, FIRST_ROWS, SECOND_ROWS, LATER_ROWS } Which;
+#define EACH_TILE UNROLL for (int at = 0; at < PAIR; at++)
+
+typedef struct {
+  VI codes[BLOCK_RUNS * UNITS][PAIR];
+  VF scales[BLOCK_RUNS * 2][PAIR], shifts[BLOCK_RUNS * 2][PAIR];
+  VF added[BLOCK_RUNS * 2][PAIR]; /* minima, or zeros: no kind has both */
+} Unpacked;
+
+HERE Factors factors_in(Kind kind, Layout about, const Unpacked *from, int64_t group, int at) {
+  Factors of = {from->scales[group][at], SET_F(0.0f), SET_F(0.0f), SET_F(0.0f)};
+  if (is_shifted(kind, about)) of.shift = from->shifts[group][at];
+  if (about.minimum) of.minimum = from->added[group][at];
+  if (is_grouped(kind) && about.has_zeros) of.zero = from->added[group][at];
+  return of;
+}
+
+HERE void keep_factors(Kind kind, Layout about, Factors of, Unpacked *to, int64_t group, int at) {
+  to->scales[group][at] = of.scale;
+  if (is_shifted(kind, about)) to->shifts[group][at] = of.shift;
+  if (about.minimum) to->added[group][at] = of.minimum;
+  if (is_grouped(kind) && about.has_zeros) to->added[group][at] = of.zero;
+}
+
+/* Adds to `total` what the runs `first` to `last` add to MOST_ROWS rows from `row` on. */
+HERE void dot_block(Kind kind, const Which which, const Tile *tiles, const Quantized *x, const float *starts, int64_t row,
+                    int64_t first, int64_t last, Unpacked *some, VF (*total)[PAIR]) {
+  enum { rows = MOST_ROWS };
+  const Layout about = tiles[0].about;
+  const Tile tile = tiles[0];
+  const int64_t start = place_of(x, row, 0);
+  for (int64_t index = first / about.runs; index * about.runs < last; index++) {
+    Scales blocks[PAIR];
+    EACH_TILE blocks[at] = scales_of(kind, tiles[at], 0, index, first, last);
+    VF halves[MOST_ROWS][PAIR];
+    for (int64_t run = blocks[0].run; run < blocks[0].end; run++) EACH_PART {
+      const int64_t place = start + run * x->together, kept = run - first;
+      Factors of[PAIR];
+      VI sum[MOST_ROWS][PAIR];
+      if (!part) { /* Some with the first rows, and some with the others. */
+        if (which < SECOND_ROWS) fetch_ahead(tiles[0], index, run);
+        if (which == ALL_ROWS || which == SECOND_ROWS) fetch_ahead(tiles[1], index, run);
+      }
+      EACH_TILE {
+        blocks[at].run = run;
+        if (which >= SECOND_ROWS) of[at] = factors_in(kind, about, some, 2 * kept + part, at);
+        else {
+          of[at] = part_of(kind, about, blocks[at], part);
+          if (which == FIRST_ROWS) keep_factors(kind, about, of[at], some, 2 * kept + part, at);
+        }
+      }
+      EACH_ROW {
+        EACH_TILE sum[m][at] = start_of(about, starts, x->first.places, place + m, part);
+      }
+      EACH_UNIT {
+        VI codes[PAIR];
+        EACH_TILE {
+          VI *kept_codes = some->codes[kept * UNITS + unit] + at;
+          codes[at] = which >= SECOND_ROWS ? *kept_codes : unpacked(tiles[at], run, 0, unit);
+          if (which == FIRST_ROWS) *kept_codes = codes[at];
+        }
+        EACH_ROW {
+          EACH_TILE sum[m][at] = DOT_FOUR(sum[m][at], codes[at], &x->first, place + m, unit);
+        }
+      }
+      EACH_ROW {
+        EACH_TILE total[m][at] = added(kind, about, total[m][at], sum[m][at], of[at], &x->first, place + m, part, halves[m] + at);
+      }
+    }
+  }
+}
+
+/* Of two tiles, and of `rows` rows: a multiple of MOST_ROWS, of which `stored` are stored. `count`: outputs of the second tile. */
+HERE void dot_pair(Kind kind, const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row, int64_t rows,
+                   int64_t stored, float *y, int64_t stride) {
+  VF total[MOST_PAIRED][PAIR];
+  Unpacked some;
+  const Tile tiles[PAIR] = {tile_at(kind, packed, x->inputs, tile, PAIR), tile_at(kind, packed, x->inputs, tile + 1, PAIR)};
+  const float *starts = starts_of(kind, tiles[0].about, x, &x->first);
+  const int64_t runs = x->inputs / RUN;
+  for (int64_t m = 0; m < rows; m++) EACH_TILE total[m][at] = SET_F(0.0f);
+  if (rows == MOST_ROWS) dot_block(kind, ALL_ROWS, tiles, x, starts, row, 0, runs, &some, total);
+  else {
+    for (int64_t first = 0; first < runs; first += BLOCK_RUNS) {
+      const int64_t last = first + BLOCK_RUNS < runs ? first + BLOCK_RUNS : runs;
+      dot_block(kind, FIRST_ROWS, tiles, x, starts, row, first, last, &some, total);
+      dot_block(kind, SECOND_ROWS, tiles, x, starts, row + MOST_ROWS, first, last, &some, total + MOST_ROWS);
+      for (int64_t m = 2 * MOST_ROWS; m < rows; m += MOST_ROWS)
+        dot_block(kind, LATER_ROWS, tiles, x, starts, row + m, first, last, &some, total + m);
+    }
+  }
+  for (int64_t m = 0; m < rows; m += MOST_ROWS)
+    EACH_TILE add_seconds(kind, MOST_ROWS, tiles[at], 0, x, row + m, (float *)(total[m] + at), PAIR * TILE);
+  for (int64_t m = 0; m < stored; m++, y += stride) {
+    STORE_F(y, total[m][0]);
+    __builtin_memcpy(y + TILE, &total[m][1], sizeof(float) * count);
+  }
+}
+#endif
+
+/* See `DotTiles`. */
+HERE void dot_tiles(Kind kind, const uint8_t *packed, int64_t tile, int64_t last, int64_t outputs, const Quantized *x, int64_t row,
+                    int64_t end, float *y, int64_t stride) {
+  while (tile < last) {
+    int64_t done = 0, step = 1;
+#if W > 8
+    const int64_t paired = (end - row + MOST_ROWS - LEAST_PAIRED) / MOST_ROWS * MOST_ROWS;
+    if (last - tile >= PAIR && paired) {
+      done = paired < end - row ? paired : end - row, step = PAIR;
+      dot_pair(kind, packed, tile, outputs_of(outputs, tile + 1), x, row, paired, done, y, stride);
+    }
+#endif
+    for (; step; step--, tile++, y += TILE)
+      dot_tile(kind, packed, tile, outputs_of(outputs, tile), x, row + done, end, y + done * stride, stride);
+  }
 }
 
 HERE void wide_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, int64_t inputs,
                     const float *x, int64_t rows, float *y, int64_t stride) {
   float found[4 * TILE];
-  const Tile at = tile_at(kind, packed, inputs, tile);
+  const Tile at = tile_at(kind, packed, inputs, tile, 1);
 #define ROWS(n)                                                                   \
   for (; rows >= n; rows -= n, x += n * inputs, y += n * stride) {                \
     for (int lane = 0; lane < TILE; lane += W) {                                  \
@@ -140,10 +264,10 @@ HERE void wide_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, i
 }
 
 /* Of the kinds, each compiled for itself. */
-#define DOT_OF(kind)                                                                                                \
-  TARGET static void dot_##kind(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row,    \
-                                int64_t end, float *y, int64_t stride) {                                            \
-    dot_tile(kind, packed, tile, count, x, row, end, y, stride);                                                    \
+#define DOT_OF(kind)                                                                                                   \
+  TARGET static void dot_##kind(const uint8_t *packed, int64_t tile, int64_t last, int64_t outputs, const Quantized *x, \
+                                int64_t row, int64_t end, float *y, int64_t stride) {                                  \
+    dot_tiles(kind, packed, tile, last, outputs, x, row, end, y, stride);                                              \
   }
 #define WIDE_OF(kind)                                                                                             \
   TARGET static void wide_##kind(const uint8_t *packed, int64_t tile, int count, int64_t inputs, const float *x,    \
@@ -154,8 +278,8 @@ EACH_INTEGER_KIND(DOT_OF)
 EACH_KIND(WIDE_OF)
 
 /* A run as int8: its numbers times `factor`; of a second run less what `first` has of that, or NULL. */
-HERE void keep_numbers(const float *from, VF factor, const Runs *first, float scale, Runs *to, int64_t place) {
-  const VF shift = SET_F(12582912.0f); /* 1.5 * 2^23: rounds to an integer. */
+HERE void keep_numbers(const Quantized *x, const float *from, VF factor, const Runs *first, float scale, const Runs *to, int64_t place) {
+  const VF shift = SET_F(SHIFT); /* Rounds to an integer. */
   VF halves[2] = {SET_F(0.0f), SET_F(0.0f)};
   float shifted[RUN];
   UNROLL
@@ -171,12 +295,16 @@ HERE void keep_numbers(const float *from, VF factor, const Runs *first, float sc
   __builtin_memcpy(bits, shifted, sizeof bits);
   for (int i = 0; i < RUN; i++) numbers[i] = (int8_t)bits[i];
   __builtin_memcpy(to->numbers + place * RUN, numbers, RUN);
-  const float half = SUM_F(halves[0]), other = SUM_F(halves[1]);
+  const float sums[3] = {SUM_F(halves[0]) + SUM_F(halves[1]), SUM_F(halves[0]), SUM_F(halves[1])};
   to->scales[place] = scale;
-  to->halves[0][place] = half;
-  to->halves[1][place] = other;
-  to->sums[place] = half + other;
-  to->offsets[place] = scale * (half + other);
+  to->sums[place] = sums[0];
+  for (int i = 0; i < 3; i++) to->offsets[i][place] = scale * sums[i];
+  for (int64_t index = 0; index < x->zero_count; index++) {
+    const Layout about = layout_of(x->zeros[index].kind, (Groups){1, SCALE_F16, 0});
+    const float zero = x->zeros[index].has_zeros ? 0.0f : (float)about.zero;
+    for (int part = 0; part < 2; part++)
+      to->starts[(2 * index + part) * to->places + place] = SHIFT - zero * sums[about.group == 16 ? 1 + part : 0];
+  }
 }
 
 /* The largest magnitude of a run; NaN where it has one. */
@@ -207,7 +335,7 @@ TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin,
     for (int64_t run = 0; run < runs; run++) {
       const float peak = peak_of_run(from + run * RUN);
       const float scale = peak < 1e-30f ? 0.0f : peak <= 3.4028235e38f ? peak / 127.0f : __builtin_nanf("");
-      keep_numbers(from + run * RUN, factor_of(peak), NULL, scale, &x->first, start + run * x->together);
+      keep_numbers(x, from + run * RUN, factor_of(peak), NULL, scale, &x->first, start + run * x->together);
       squares += scale * scale;
     }
     uint64_t *seconds = x->seconds + row * words_of(x->inputs);
@@ -217,7 +345,7 @@ TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin,
       if (run % 64 == 0) seconds[run / 64] = 0;
       if (!(scale * scale * (float)runs > FAR * squares)) continue;
       seconds[run / 64] |= 1ull << run % 64;
-      keep_numbers(from + run * RUN, factor_of(peak_of_run(from + run * RUN)), &x->first, scale / SECOND, &x->second, place);
+      keep_numbers(x, from + run * RUN, factor_of(peak_of_run(from + run * RUN)), &x->first, scale / SECOND, &x->second, place);
     }
   }
 }

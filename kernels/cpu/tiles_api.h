@@ -4,24 +4,41 @@
 
 #include "layouts.h"
 
-/* Runs of 32 numbers as int8, and what is known of each: at its place. Sums are whole numbers. */
+/* Runs of 32 numbers as int8, and what is known of each: at its place. */
 typedef struct {
   int8_t *numbers;
-  float *scales;    /* what a number is multiplied by */
-  float *sums;      /* of all 32 */
-  float *halves[2]; /* of the first and the last 16 */
-  float *offsets;   /* scale times sum */
+  float *scales;     /* what a number is multiplied by */
+  float *sums;       /* of all 32 numbers, whole */
+  float *offsets[3]; /* scale times sum: of all 32, of the first and of the last 16 */
+  float *starts;     /* [zeros][2][places], see `Zero` */
+  int64_t places;
 } Runs;
-enum { BYTES_OF_RUN = RUN + 5 * sizeof(float) };
+enum { BYTES_OF_RUN = RUN + 5 * sizeof(float), BYTES_OF_STARTS = 2 * sizeof(float) };
+
+/* Sums of products begin with the bits of this float, 1.5 * 2^23: the bits of a sum are those of a float that is as much
+ * more than it.
+ */
+#define SHIFT 12582912.0f
+
+/* What is taken from all codes of a matrix. It is taken from sums at their start, times the sum of the activations of the run, or
+ * of each half.
+ */
+typedef struct {
+  Kind kind;
+  int has_zeros; /* codes of each block have a zero of their own: nothing is taken at the start */
+} Zero;
 
 /* Activations of some rows. A few large numbers in a row would take the accuracy from the other numbers of their runs: these
  * runs are the sum of two, the second of which is what rounding left of the first.
  */
 typedef struct {
-  int64_t inputs, together; /* rows whose runs are neighbours: 16, or all if there are less */
+  int64_t inputs, together; /* rows whose runs are neighbours, filled up with zeros: NEIGHBOURS, or 1, 2 or 4 */
+  Zero zeros[2 * KINDS]; /* of all matrices */
+  int64_t zero_count;
   Runs first, second;
   uint64_t *seconds; /* bits [rows][words_of(inputs)][64]: whether a run has a second one */
 } Quantized;
+enum { NEIGHBOURS = 8 };
 enum { SECOND = 254 }; /* Of a second run 127 is half of what 1 of the first is. */
 enum { FAR = 6 };      /* times the mean square of the scales of a row: see docs/results/2026-11-26-activations.md */
 
@@ -33,9 +50,17 @@ INLINE int64_t place_of(const Quantized *x, int64_t row, int64_t run) {
   return (row / x->together * (x->inputs / RUN) + run) * x->together + row % x->together;
 }
 
-/* y[m * stride + n] of `count` outputs n of a tile and the rows m from `row` to `end`. */
-typedef void (*DotTile)(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row,
-                        int64_t end, float *y, int64_t stride);
+/* y[m * stride + n] of the rows m from `row` to `end`, at most 64, and the outputs n of the tiles `tile` to `last` of a matrix with
+ * `outputs`; y begins at the first of them.
+ */
+typedef void (*DotTiles)(const uint8_t *packed, int64_t tile, int64_t last, int64_t outputs, const Quantized *x, int64_t row,
+                         int64_t end, float *y, int64_t stride);
+
+/* Of tile `tile`: all 16, or what is left of them. */
+INLINE int outputs_of(int64_t outputs, int64_t tile) {
+  const int64_t left = outputs - tile * TILE;
+  return left < TILE ? (int)left : TILE;
+}
 
 /* Attention of a layer over pages: keys are [kv_heads, blocks, page] rows of head_dim numbers, and so are values, each of a
  * `KvType`. A row of Q8_0 is `head_dim` codes, then a float16 for each RUN of them, by which they are multiplied.
@@ -70,7 +95,7 @@ typedef struct {
 INLINE void *line_of(void *room) { return (void *)(((uintptr_t)room + LINE - 1) / LINE * LINE); }
 
 typedef struct {
-  DotTile dot[KINDS]; /* of kinds whose codes are integers */
+  DotTiles dot[KINDS]; /* of kinds whose codes are integers */
   /* The same with float32 activations [rows, inputs]. */
   void (*wide[KINDS])(const uint8_t *packed, int64_t tile, int count, int64_t inputs, const float *x,
                       int64_t rows, float *y, int64_t stride);
@@ -125,18 +150,6 @@ int64_t amx_room_bytes(const AmxProduct *job);
 int amx_is_here(void);
 /* Rows `begin` to `end` of x[rows, inputs] in the order of `AmxProduct`; those beyond `rows` are zero. */
 void amx_arrange(const float *x, int64_t rows, int64_t inputs, int64_t begin, int64_t end, uint16_t *out);
-
-/* As `DotTile`, by AMX, with room for a tile's codes as bytes: 16 for each input, at a multiple of 64. Rows that are together
- * are 16, filled up.
- */
-typedef void (*AmxDot)(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row, int64_t end,
-                       uint8_t *codes, float *y, int64_t stride);
-/* The function for a matrix whose codes are integers, for this thread until the next call or `amx_end_dot`, which configures
- * its tiles as they were at `amx_keep_tiles`: 64 bytes.
- */
-AmxDot amx_begin_dot(Kind kind, const uint8_t *packed);
-void amx_keep_tiles(uint8_t *before);
-void amx_end_dot(const uint8_t *before);
 
 extern const Tiles tiles_plain;
 #if defined(__x86_64__) || defined(_M_X64)

@@ -25,6 +25,7 @@
 #define SUB_F(a, b) _mm256_sub_ps(a, b)
 #define MUL_F(a, b) _mm256_mul_ps(a, b)
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define IS_FUSED 1
 #define SUM_F(v) sum_of(v)
 #define STORE_SUMS(p, a, b, c, d) ((p)[0] = SUM_F(a), (p)[1] = SUM_F(b), (p)[2] = SUM_F(c), (p)[3] = SUM_F(d))
 #define STORE_F(p, v) _mm256_storeu_ps(p, v)

@@ -34,6 +34,7 @@ typedef float FloatLanes __attribute__((vector_size(16)));
 #define SUB_F(a, b) ((a) - (b))
 #define MUL_F(a, b) ((a) * (b))
 #define FMA(a, b, c) ((a) * (b) + (c))
+#define IS_FUSED 0
 #define SUM_F(v) ((v)[0] + (v)[1] + (v)[2] + (v)[3])
 #define STORE_SUMS(p, a, b, c, d) ((p)[0] = SUM_F(a), (p)[1] = SUM_F(b), (p)[2] = SUM_F(c), (p)[3] = SUM_F(d))
 #define STORE_F(p, v) store_float(p, v)

@@ -22,7 +22,7 @@ from hearth.kernels.packed_weight import PackedWeight
 from product_cases import error, library_with
 from random_weights import random_weight
 
-ROWS = (1, 2, 3, 4, 5, 8, 16, 17, 64, 65, 128)
+ROWS = (1, 2, 3, 4, 5, 7, 8, 11, 16, 17, 64, 65, 128)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 GROUPS = (32, 64, 128, 0)
 CASES: dict[str, dict[str, Any]] = {
