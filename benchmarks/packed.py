@@ -64,7 +64,7 @@ def dense(dtype: torch.dtype, weight: PackedWeight, rows: int) -> list[Callable[
 
 
 def loop_of(library: CpuLibrary, packing: str, rows: int, *, exact: bool) -> str:
-    """The loop of `peaks.py` with the instruction that multiplies `rows` activations."""
+    """The loop of `peaks.py` that limits products of `rows` rows."""
     vector = "avx512" if library.instructions in ("avx512", "amx") else "avx2"
     match library.activations(packing, rows, exact=exact):
         case "bf16":

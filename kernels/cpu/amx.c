@@ -19,7 +19,7 @@ enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
 int amx_is_here(void) {
   static int found = -1;
   if (found >= 0) return found;
-  const unsigned parts = 1 << 22 | 1 << 24 | 1 << 25; /* Of leaf 7: AMX-BF16, AMX-TILE, AMX-INT8. */
+  const unsigned parts = 1 << 22 | 1 << 24; /* Of leaf 7: AMX-BF16, AMX-TILE. */
   unsigned a, b, c, d, low, high;
   found = 0;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & 1 << 27)) return found; /* OSXSAVE */

@@ -27,7 +27,7 @@ HERE Tile tile_at(Kind kind, const uint8_t *packed, int64_t inputs, int64_t tile
 typedef struct {
   VF scale, minimum; /* what is added */
   VF zero;           /* what is added to a code */
-  VF shift;          /* of a run: less `SHIFT` times the scales of its groups */
+  VF shift;          /* minus `SHIFT` times the sum of the scales of a run's groups; of the first of them alone */
 } Factors;
 
 /* Those of a block, and which runs it has. */
@@ -177,10 +177,10 @@ HERE VI start_of(Layout about, const float *starts, int64_t places, int64_t plac
   return AS_I(SET_F(starts[part * places + place]));
 }
 
-/* `total` with what a group adds to it: `sum` is the bits of the exact sum of codes times activations and `SHIFT`.
+/* `total` with what a group adds to it: `sum` is the bits of a float, `SHIFT` and the exact sum of codes times activations.
  *
  *   place       of the run in `x`
- *   first       between the halves of a run: what the first one leaves, which is rounded to about the second's scale
+ *   first       between the halves of a run: what the first one leaves, which is rounded to about the second's scale (see `lost_of`)
  */
 HERE VF added(Kind kind, Layout about, VF total, VI sum, Factors of, const Runs *x, int64_t place, int part, VF *first) {
   VF products;
@@ -196,9 +196,16 @@ HERE VF added(Kind kind, Layout about, VF total, VI sum, Factors of, const Runs 
   return about.minimum ? FMA(of.minimum, SET_F(x->offsets[about.group == 16 ? 1 + part : 0][place]), total) : total;
 }
 
+/* What `added` loses of the first half of a run whose sum is `sum`, without the scale of the activations: that can be large. */
+HERE VF lost_of(VI sum, Factors of) {
+  const VF other = FMA(of.scale, SET_F(-SHIFT), SUB_F(SET_F(0.0f), of.shift)); /* SHIFT times the scale of the other half */
+  const VF left = ADD_F(FMA(AS_F(sum), of.scale, of.shift), other);
+  return FMA(SUB_F(AS_F(sum), SET_F(SHIFT)), of.scale, SUB_F(SET_F(0.0f), left));
+}
+
 /* out[row * stride + n] of `rows` rows with what their second runs add to it, for W outputs n from `lane` on. All are neighbours. */
 HERE void add_seconds(Kind kind, const int rows, Tile tile, int lane, const Quantized *x, int64_t row, float *out, int64_t stride) {
-  const float *starts = starts_of(kind, tile.about, x, &x->second);
+  const float *starts = starts_of(kind, tile.about, x, &x->second), *firsts = starts_of(kind, tile.about, x, &x->first);
   const int64_t words = words_of(x->inputs), start = place_of(x, row, 0);
   const uint64_t *seconds = x->seconds + row * words;
   for (int64_t word = 0; word < words; word++) {
@@ -216,7 +223,12 @@ HERE void add_seconds(Kind kind, const int rows, Tile tile, int lane, const Quan
           if (!(seconds[m * words + word] >> bit & 1)) continue;
           VI sum = start_of(tile.about, starts, x->second.places, place + m, part);
           EACH_UNIT sum = DOT_FOUR(sum, codes[unit], &x->second, place + m, unit);
-          const VF total = LOAD_F32(out + m * stride);
+          VF total = LOAD_F32(out + m * stride);
+          if (is_shifted(kind, tile.about) && tile.about.group == 16 && !part) {
+            VI whole = start_of(tile.about, firsts, x->first.places, place + m, part);
+            EACH_UNIT whole = DOT_FOUR(whole, codes[unit], &x->first, place + m, unit);
+            total = FMA(lost_of(whole, of), SET_F(x->first.scales[place + m]), total);
+          }
           STORE_F(out + m * stride, added(kind, tile.about, total, sum, of, &x->second, place + m, part, first + m));
         }
       }

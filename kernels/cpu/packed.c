@@ -16,7 +16,7 @@ typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, Range 
 typedef int32_t (*CountThreads)(uint32_t *count);
 
 /* From how many rows on AMX is faster, with its unpacking (benchmarks/packed.py); and without, of bfloat16. */
-enum { BLOCK_ROWS = 64, AMX_ROWS = 48, WIDE_AMX_ROWS = 8, BF16_AMX_ROWS = 2 };
+enum { AMX_ROWS = 48, WIDE_AMX_ROWS = 8, BF16_AMX_ROWS = 2 };
 /* What reading a tile costs, in rows that it is multiplied with; what is not divided among threads. */
 enum { TILE_COST = 12, WORK_ALONE = 4 * (TILE_COST + 1), REARRANGED_ALONE = 16384 /* numbers */ };
 

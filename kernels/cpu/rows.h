@@ -2,7 +2,7 @@
  * includes this (see tiles.h for those that products use). Also needed:
  *
  *   MAX_F MIN_F DIV_F SQRT_F                 on W floats
- *   AS_I(v) AS_F(v) SHL_I(v, n)              bits of floats; shifts in 32 bits
+ *   SHL_I(v, n)                              shifts in 32 bits
  *   PEAK_F(v)                                of the lanes of a vector
  *   KEEP_F16(p, v)                           W floats as float16
  *   SAME_F16(p)                              a float16, in all lanes

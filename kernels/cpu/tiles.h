@@ -9,6 +9,7 @@
  *   TAKEN(about)                 what DOT takes from a code before it multiplies
  *   IS_FUSED                     whether FMA rounds once
  *   LANE_BYTE(v, j)              byte j of each lane
+ *   AS_I(v) AS_F(v)              bits of floats
  *   SET_I(i) ADD_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) SUM_F(v) STORE_F
  *   LOAD_F16 LOAD_F32 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
  *   FROM_E4M3(v, j)              256th parts of the numbers that byte j of each output stands for, exact
@@ -119,16 +120,16 @@ HERE void dot_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, co
     for (int lane = 0; lane < TILE; lane += W) dot_rows(kind, n, at, lane, x, row, found + lane); \
     store_rows(found, end - row < n ? end - row : n, count, y, stride);           \
   }
-  if (W == 8) { ROWS(8, 5) } /* With AVX-512 these are of a tile without another. */
+  if (W == 8) { ROWS(8, 5) } /* With AVX-512 as many come here for a last tile without a second one, and go by fours. */
   ROWS(4, 3) ROWS(2, 2) ROWS(1, 1)
 #undef ROWS
 }
 
 #if W > 8
 /* Rows with two tiles at a time: an activation is loaded once for both, and registers hold all sums. What is unpacked of some runs
- * for the first MOST_ROWS rows is kept for up to MOST_PAIRED. LEAST_PAIRED are faster filled up to MOST_ROWS than on their own.
+ * for the first MOST_ROWS rows is kept for up to BLOCK_ROWS. LEAST_PAIRED are faster filled up to MOST_ROWS than on their own.
  */
-enum { PAIR = 2, LEAST_PAIRED = 5, MOST_PAIRED = 64, BLOCK_RUNS = 8 };
+enum { PAIR = 2, LEAST_PAIRED = 5, BLOCK_RUNS = 8 };
 /* The first rows unpack, and keep that if there are others. Both fetch tiles ahead, the first rows one and the second rows the other. */
 typedef enum { ALL_ROWS, FIRST_ROWS, SECOND_ROWS, LATER_ROWS } Which;
 #define EACH_TILE UNROLL for (int at = 0; at < PAIR; at++)
@@ -205,7 +206,7 @@ HERE void dot_block(Kind kind, const Which which, const Tile *tiles, const Quant
 /* Of two tiles, and of `rows` rows: a multiple of MOST_ROWS, of which `stored` are stored. `count`: outputs of the second tile. */
 HERE void dot_pair(Kind kind, const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row, int64_t rows,
                    int64_t stored, float *y, int64_t stride) {
-  VF total[MOST_PAIRED][PAIR];
+  VF total[BLOCK_ROWS][PAIR];
   Unpacked some;
   const Tile tiles[PAIR] = {tile_at(kind, packed, x->inputs, tile, PAIR), tile_at(kind, packed, x->inputs, tile + 1, PAIR)};
   const float *starts = starts_of(kind, tiles[0].about, x, &x->first);

@@ -1,4 +1,4 @@
-/* What each instruction set offers: products with one tile. */
+/* What each instruction set offers: products with tiles. */
 #ifndef HEARTH_TILES_API_H
 #define HEARTH_TILES_API_H
 
@@ -50,9 +50,10 @@ INLINE int64_t place_of(const Quantized *x, int64_t row, int64_t run) {
   return (row / x->together * (x->inputs / RUN) + run) * x->together + row % x->together;
 }
 
-/* y[m * stride + n] of the rows m from `row` to `end`, at most 64, and the outputs n of the tiles `tile` to `last` of a matrix with
- * `outputs`; y begins at the first of them.
+/* y[m * stride + n] of the rows m from `row`, a multiple of NEIGHBOURS, to `end`, at most BLOCK_ROWS, and the outputs n of the tiles
+ * `tile` to `last` of a matrix with `outputs`; y begins at the first of them. Rows that fill up the last neighbours are read.
  */
+enum { BLOCK_ROWS = 64 };
 typedef void (*DotTiles)(const uint8_t *packed, int64_t tile, int64_t last, int64_t outputs, const Quantized *x, int64_t row,
                          int64_t end, float *y, int64_t stride);
 

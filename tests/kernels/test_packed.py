@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +105,17 @@ def test_products_are_near_and_do_not_depend_on_other_rows(
             )
 
 
-@pytest.mark.parametrize("case", ["Q4_0", "Q8_0", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "INT4 64 True"])
+@pytest.mark.parametrize("large_number", [80.0, 1000.0])
+@pytest.mark.parametrize(
+    "case", ["Q4_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "INT4 64 True"]
+)
 def test_a_large_number_leaves_the_others_of_its_run_accurate(
-    case: str, library: CpuLibrary
+    case: str, large_number: float, library: CpuLibrary
 ) -> None:
     weight = weight_of(case)
     plain, matrix = weight.unpacked(torch.float32), TiledMatrix(library, [weight], exact=False)
     x, large = torch.randn(13, 512), torch.zeros(13, 512)
-    large[::2, 100] = 80.0
+    large[::2, 100] = large_number
     found = matrix.matmul(x + large) - large.double() @ plain.double().T
     assert error(found, x, plain) < 1e-4
 
@@ -141,6 +145,30 @@ def test_packed_rows_over_rows_of_half_precision(library: CpuLibrary) -> None:
     found = matrix.matmul(x)
     assert error(found, x, plain) < 5e-4 and error(found[:, 20:], x, plain[20:]) < 1e-12
     assert matrix.matmul(x[:0]).shape == (0, 25)
+
+
+@pytest.mark.parametrize(
+    "parts", [("Q4_0", "Q6_K", "Q8_0", "Q2_K"), ("INT4 96 False", "Q5_0", "INT8 160 True", "Q4_1")]
+)
+def test_parts_of_several_kinds(parts: Sequence[str], library: CpuLibrary) -> None:
+    """Each takes its own zero from its codes; groups do not have to end where 8 runs do."""
+    weights = []
+    for part, outputs in zip(parts, (48, 33, 64, 17), strict=True):
+        kind, *groups = part.split()
+        inputs = 480 if "INT4 96 False" in parts else 512
+        options = {"group": int(groups[0]), "has_zeros": groups[1] == "True"} if groups else {}
+        weights.append(random_weight(kind, outputs, inputs, **options))
+    x = torch.randn(70, weights[0].inputs)
+    x[::3, 5] *= 80
+    matrix = TiledMatrix(library, weights, exact=False)
+    alone = torch.cat([matrix.matmul(row) for row in x.split(1)])
+    start = 0
+    for weight in weights:
+        plain = weight.unpacked(torch.float32)
+        assert error(alone[:, start : start + len(plain)], x, plain) < 1e-4
+        start += len(plain)
+    for rows in ROWS[:-2]:
+        assert torch.equal(matrix.matmul(x[:rows]), alone[:rows])
 
 
 @pytest.mark.parametrize("rows", [1, 20])
