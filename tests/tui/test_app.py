@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from textual.app import App, ComposeResult
 from textual.widgets import Button, TextArea
 
 from async_tests import in_loop
@@ -17,7 +18,7 @@ from hearth.app.tui.screens.dialogs import EditText, Question
 from hearth.app.tui.screens.help import HelpScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.bars import SCREENS, Activity, TopBar, tabs
-from hearth.app.tui.widgets.engine_view import sparkline
+from hearth.app.tui.widgets.engine_view import SparklineRow, sparkline
 from hearth.app.tui.widgets.fields import SafeInput
 from hearth.backends.errors import ErrorInfo, HearthError
 from pilots import ask, chat_of, opened, say, until, until_shown
@@ -267,3 +268,20 @@ def test_bars_begin_at_zero() -> None:
     assert sparkline([0.0] * 60, 20) == "" and sparkline([], 5) == ""
     assert sparkline([0, 1, 4, 8], 4) == " ▂▅█"
     assert sparkline([8] * 60, 10) == "█" * 10
+
+
+@in_loop
+async def test_bars_take_the_room_that_the_peak_leaves() -> None:
+    class Row(App[None]):
+        def compose(self) -> ComposeResult:
+            yield SparklineRow("Rate")
+
+    app = Row()
+    async with app.run_test(size=(60, 5)) as pilot:
+        row = app.query_one(SparklineRow)
+        row.show(3.0, [1.0] * 60)
+        await until_shown(pilot, "█  peak 1 in the last minute")
+        before = text_of(app).count("█")
+        row.query_one(".sparkline-row--peak").display = False
+        await until(pilot, lambda: text_of(app).count("█") > before)
+        assert text_of(app).count("█") == 60 - len(" Rate  ") - 9 - 1

@@ -9,6 +9,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import RichLog, Static
 
 from hearth.app.format import right_by_position, size
@@ -136,31 +137,32 @@ class SparklineRow(Horizontal):
     def __init__(self, title: str) -> None:
         super().__init__()
         self._title = title
-        self._course: Sequence[float] = ()
+        self._bars = _Bars(classes="sparkline-row--bars")
 
     def compose(self) -> ComposeResult:
         yield Static(self._title, classes="sparkline-row--title", markup=False)
-        for part in ("now", "bars", "peak"):
-            yield Static("", classes=f"sparkline-row--{part}", markup=False)
+        yield Static("", classes="sparkline-row--now", markup=False)
+        yield self._bars
+        yield Static("", classes="sparkline-row--peak", markup=False)
 
     def show(self, now: float, course: Sequence[float]) -> None:
         """Show the value `now`, and its `course`, oldest first."""
         peak = max(course, default=0.0)
-        self._course = course
-        self._draw()
+        self._bars.course = course
+        self._bars.refresh()
         self.query_one(".sparkline-row--now", Static).update(f"{now:,.1f}")
         self.query_one(".sparkline-row--peak", Static).update(
             f"peak {peak:,.0f} in the last minute"
         )
-        self.call_after_refresh(self._draw)  # The peak may leave more or less room now.
 
-    def on_resize(self) -> None:
-        """Draw the bars in the room that they have now."""
-        self.call_after_refresh(self._draw)
 
-    def _draw(self) -> None:
-        line = self.query_one(".sparkline-row--bars", Static)
-        line.update(Content(sparkline(self._course, line.size.width)))
+class _Bars(Widget):
+    """Draws `course`, oldest first, in all of its width."""
+
+    course: Sequence[float] = ()
+
+    def render(self) -> Content:
+        return Content(sparkline(self.course, self.content_size.width))
 
 
 def sparkline(course: Sequence[float], width: int) -> str:
