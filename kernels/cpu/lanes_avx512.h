@@ -46,6 +46,7 @@
 #define SHL_I(v, n) _mm512_slli_epi32(v, n)
 #define HIGH_16(v) _mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000))
 #define PEAK_F(v) _mm512_reduce_max_ps(v)
+#define KEEP_I8(p, v) _mm_storeu_si128((__m128i *)(p), _mm512_cvtepi32_epi8(v))
 #define KEEP_F16(p, v) _mm256_storeu_si256((__m256i *)(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT))
 
 /* Halves are added as in `SUM_F`, those of all four at once. */

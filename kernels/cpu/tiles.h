@@ -17,6 +17,7 @@
  *   PICK(v, j, table)            those of 16 floats whose numbers are the low halves of byte j of each lane
  *   LOAD_BF16(p)                 W numbers of bfloat16 as floats
  *   HIGH_16(v)                   the high 16 bits of each lane, where they are
+ *   KEEP_I8(p, v)                stores the lowest byte of each lane
  *   TILES                        the name of the table of functions
  *
  * A row's result has the same bits for any number of rows: sums of integers are exact, and floats are
@@ -282,20 +283,14 @@ EACH_KIND(WIDE_OF)
 HERE void keep_numbers(const Quantized *x, const float *from, VF factor, const Runs *first, float scale, const Runs *to, int64_t place) {
   const VF shift = SET_F(SHIFT); /* Rounds to an integer. */
   VF halves[2] = {SET_F(0.0f), SET_F(0.0f)};
-  float shifted[RUN];
   UNROLL
   for (int i = 0; i < RUN; i += W) {
     VF number = MUL_F(LOAD_F32(from + i), factor);
     if (first) number = MUL_F(SUB_F(number, LOAD_I8(first->numbers + place * RUN + i)), SET_F(SECOND));
     number = ADD_F(number, shift);
-    STORE_F(shifted + i, number);
+    KEEP_I8(to->numbers + place * RUN + i, AS_I(number));
     halves[i / 16] = ADD_F(halves[i / 16], SUB_F(number, shift));
   }
-  uint32_t bits[RUN];
-  int8_t numbers[RUN]; /* Copied at once: the compiler makes vectors of what nothing else can point to. */
-  __builtin_memcpy(bits, shifted, sizeof bits);
-  for (int i = 0; i < RUN; i++) numbers[i] = (int8_t)bits[i];
-  __builtin_memcpy(to->numbers + place * RUN, numbers, RUN);
   const float sums[3] = {SUM_F(halves[0]) + SUM_F(halves[1]), SUM_F(halves[0]), SUM_F(halves[1])};
   to->scales[place] = scale;
   to->sums[place] = sums[0];

@@ -3,6 +3,7 @@
  */
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
+#include <stdint.h>
 
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define W 8
@@ -49,6 +50,7 @@
 #define SHL_I(v, n) _mm256_slli_epi32(v, n)
 #define HIGH_16(v) _mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000))
 #define PEAK_F(v) peak_of(v)
+#define KEEP_I8(p, v) keep_i8(p, v)
 #define KEEP_F16(p, v) _mm_storeu_si128((__m128i *)(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT))
 #define TILES tiles_avx2
 
@@ -60,6 +62,11 @@ TARGET static inline __m256i dot_bytes(__m256i sum, __m256i codes, __m256i x, co
   }
   const __m256i pairs = _mm256_maddubs_epi16(codes, x);
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+TARGET static inline void keep_i8(int8_t *to, __m256i lanes) {
+  const __m256i lowest = _mm256_shuffle_epi8(lanes, _mm256_set1_epi32(0x0c080400));
+  _mm_storel_epi64((__m128i *)to, _mm_unpacklo_epi32(_mm256_castsi256_si128(lowest), _mm256_extracti128_si256(lowest, 1)));
 }
 
 TARGET static inline __m256 power_of(__m256i exponent) {

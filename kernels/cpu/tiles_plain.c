@@ -57,12 +57,17 @@ typedef float FloatLanes __attribute__((vector_size(16)));
 #define SHL_I(v, n) ((v) << (n))
 #define HIGH_16(v) ((v) & set_int((int32_t)0xffff0000))
 #define PEAK_F(v) peak_of(v)
+#define KEEP_I8(p, v) keep_i8(p, v)
 #define KEEP_F16(p, v) keep_f16(p, v)
 #define TILES tiles_plain
 
 #include "numbers.h"
 
 static inline IntLanes set_int(int32_t value) { return (IntLanes){value, value, value, value}; }
+
+static inline void keep_i8(int8_t *to, IntLanes lanes) {
+  for (int i = 0; i < 4; i++) to[i] = (int8_t)lanes[i];
+}
 
 static inline FloatLanes set_float(float value) { return (FloatLanes){value, value, value, value}; }
 
