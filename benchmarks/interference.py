@@ -10,9 +10,10 @@ while a text is embedded: one engine over one runner, in this process, with the 
 first session's steps from then until the second one's first token. All prompts begin with the same
 tokens, as those of chats do: the model's first token, if it has one, and thirty more. The bound is
 twice the undisturbed median and the target. With --embed a text of that many tokens is embedded
-instead, and the disturbed steps are those until its vector is ready, --steps at most. With --swap a
-conversation of that many tokens is offloaded as the stream begins, and is copied back when it
-continues. On a machine with other load, --processor-time with --threads 1 measures the steps
+instead, and the disturbed steps are those until its vector is ready, --steps at most; each stream
+ends after 300 tokens and another begins, so that they stay as short as the undisturbed one. With
+--swap a conversation of that many tokens is offloaded as the stream begins, and is copied back when
+it continues. On a machine with other load, --processor-time with --threads 1 measures the steps
 themselves. Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder.
 """
 
@@ -47,6 +48,8 @@ Clock = Callable[[], float]
 
 UNDISTURBED_STEPS = 100
 STREAM_PROMPT = 64
+STREAM_TOKENS = 300
+"""Tokens of a stream while a text is embedded."""
 SHARED_PROMPT = 30
 """Number of tokens after the first that all prompts share."""
 MOST_STREAMED = 6000
@@ -215,6 +218,10 @@ def measure_text(
     text = sessions.embed(text_tokens)
     disturbed = []
     while not text.done and len(disturbed) < steps:
+        if streaming.new_tokens >= STREAM_TOKENS:
+            sessions.engine.cancel(streaming.id)
+            streaming = sessions.begin(STREAM_PROMPT, MOST_STREAMED)
+            sessions.first_token_s(streaming)
         disturbed.append(sessions.gap(streaming))
     computed_tokens = text.stats().computed_tokens
     sessions.engine.cancel(text.id)
@@ -279,9 +286,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=4000, help="tokens of the long prompt")
     parser.add_argument("--embed", type=int, help="embed a text of so many tokens instead")
     parser.add_argument("--swap", type=int, help="offload so many tokens and copy them back")
-    parser.add_argument(
-        "--steps", type=int, default=MOST_STREAMED - 2 * UNDISTURBED_STEPS, help="with --embed"
-    )
+    parser.add_argument("--steps", type=int, default=sys.maxsize, help="with --embed")
     parser.add_argument("--target-ms", type=float, default=50.0)
     parser.add_argument("--backend", choices=("auto", "llamacpp", "native"), default="auto")
     parser.add_argument("--threads", type=int, help="for decode and prefill; measured by default")

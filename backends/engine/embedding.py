@@ -47,6 +47,8 @@ class TextJob:
         self._computed_tokens = 0
         self._sliced: SlicedText | None = None
         """The next text, if it is being computed in slices."""
+        self._counted = 0
+        """Number of tokens of that text which `compute` has returned."""
         self._emit = emit
 
     @property
@@ -61,8 +63,15 @@ class TextJob:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `compute` may be called: memory for slices of the next text is allocated."""
+        """Whether `compute` may be called: memory for slices of the next text is allocated, and
+        none of them is being computed.
+        """
         return self._sliced is None or self._sliced.is_ready
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether slices of the next text are computed while steps go on."""
+        return self._sliced is not None and self._sliced.is_concurrent
 
     def exceeds(self, tokens: int) -> bool:
         """Whether the next text has more than `tokens` tokens."""
@@ -95,7 +104,7 @@ class TextJob:
             left_s: see `SlicedText.compute`.
 
         Returns:
-            The number of computed tokens.
+            The number of tokens computed since the last call.
         """
         if self._sliced is None and runner.info.slices_texts and self.exceeds(tokens):
             text = self._texts[len(self._computed)]
@@ -135,13 +144,14 @@ class TextJob:
     def _compute_slice(
         self, sliced: SlicedText, tokens: int, left_s: Callable[[], float] | None
     ) -> int:
-        text, before = self._texts[len(self._computed)], sliced.computed
         result = sliced.compute(tokens, left_s)
-        count = sliced.computed - before
+        computed = sliced.computed
+        count, self._counted = computed - self._counted, computed
         if result is not None:
             self._close_text()
+            self._computed_tokens += len(self._texts[len(self._computed)])
             self._computed.extend(result)
-            self._computed_tokens += len(text)
+            self._counted = 0
         return count
 
     def _close_text(self) -> None:

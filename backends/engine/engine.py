@@ -340,7 +340,7 @@ class Engine:
             return False
         if not self._begin((job.id,)):
             return True
-        start = job.start
+        start, is_concurrent = job.start, job.is_concurrent
         tokens = self._budget.allowance_of_texts(decoding, prefill, cells, start)
         started = self._clock()
         end = started + self._budget.most_s_of_texts(decoding, prefill, cells)
@@ -359,8 +359,8 @@ class Engine:
         except Exception as error:
             log.exception("the texts of %d failed", job.id)
             job.fail(error)
-        if computed:
-            self._computed += computed
+        self._computed += computed
+        if computed and not is_concurrent:
             seconds = self._clock() - started
             self._budget.observe_texts(decoding, computed, seconds, computed * start)
         if job.done:

@@ -233,7 +233,14 @@ class SlicedText(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether its memory is allocated; before that, only `close` may be called."""
+        """Whether its memory is allocated and no slice is being computed concurrently; until then,
+        only `close` may be called.
+        """
+        ...
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether `compute` only begins a slice, which is computed while steps go on."""
         ...
 
     @property
@@ -337,7 +344,7 @@ class Runner(Protocol):
         `info.slices_texts`.
 
         Args:
-            ready: called from any thread when it becomes ready, if it is not ready immediately.
+            ready: called from any thread whenever it becomes ready later.
 
         Raises:
             HearthError: as `embed` and `rank`; and `DoesNotFit`.

@@ -39,6 +39,7 @@ class LlamaBackground:
         plan: returns the current plan, with which the context is made.
         threads: of decode steps.
         batch_threads: of steps with prefill.
+        taken: returns how many threads other background work has now.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class LlamaBackground:
         plan: Callable[[], ContextPlan],
         threads: int,
         batch_threads: int,
+        taken: Callable[[], int],
     ) -> None:
         self.model = model
         self.store = store
@@ -55,7 +57,12 @@ class LlamaBackground:
         self.batch_threads = batch_threads
         self._prefill: LlamaBackgroundPrompt | None = None
         self.threads = threads // 2
-        """Threads that it takes away from steps."""
+        """Threads that it takes away from steps, with those of other background work."""
+        self._taken = taken
+
+    def threads_now(self, *, alone: bool) -> int:
+        """Threads for the next tokens, given whether no request streams."""
+        return max(1, (self.batch_threads if alone else self.threads) - self._taken())
 
     @property
     def is_busy(self) -> bool:
@@ -103,8 +110,7 @@ class LlamaBackgroundPrompt:
     """Implements `hearth.backends.engine.runner.BackgroundPrompt`. Starts at once.
 
     Args:
-        owner: has the plan that `begun` was made with, and the threads: `threads` alongside steps,
-            `batch_threads` once no request streams.
+        owner: has the plan that `begun` was made with, and the threads.
         tokens: ids, all in the vocabulary.
         begun: the state after the first `held` tokens, or None.
         held: tokens of `begun`; at least one token is left to compute.
@@ -179,7 +185,7 @@ class LlamaBackgroundPrompt:
             for start in range(self.computed, count, CHUNK):
                 if not self._is_wanted:
                     return None
-                threads = owner.batch_threads if self._is_alone else owner.threads
+                threads = owner.threads_now(alone=self._is_alone)
                 context.set_threads(threads, threads)
                 batch.fill([Row(0, start, self.tokens[start : start + CHUNK], 0, handle=0)])
                 code = context.decode(batch)

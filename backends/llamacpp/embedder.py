@@ -49,6 +49,8 @@ QUICK_BYTES = 64 << 20
 """A context with at most this many bytes of keys and values is made almost instantly."""
 WHOLE_LOGIT_BYTES = 1 << 30
 """Like `LOGIT_BYTES`, for texts that cannot be split."""
+CONCURRENT_TOKENS = 128
+"""Tokens of a slice that is computed while steps go on."""
 
 _MEAN, _CLS, _LAST, RANK = 1, 2, 3, 4
 """llama_pooling_type of llama.h."""
@@ -84,7 +86,8 @@ class Embedder:
 
     It has one context for whole texts and one for a text in slices. They are made when first
     needed, and made again for another pooling, or for a longer text or batch. A long text in slices
-    has its own context. Close the embedder before the model.
+    has its own context and, on a processor with several cores, its own thread. Close the embedder
+    before the model.
 
     Args:
         model: outlives the embedder.
@@ -93,6 +96,8 @@ class Embedder:
         interrupt: ends computations early, with `Interrupted`.
         bytes_left: memory that its contexts may still take; the smallest context that can compute a
             text is made even beyond that.
+        concurrent_threads: threads of a slice that is computed while steps go on, given whether
+            nothing streams; 0 to compute every slice in the caller's thread.
         has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
 
     Attributes:
@@ -106,6 +111,7 @@ class Embedder:
         threads: int,
         interrupt: Interrupt | None = None,
         bytes_left: Callable[[], float] = lambda: math.inf,
+        concurrent_threads: Callable[[bool], int] = lambda alone: 0,
         *,
         has_rank_head: bool = True,
     ) -> None:
@@ -114,13 +120,14 @@ class Embedder:
         self.threads = threads
         self._interrupt = interrupt
         self._bytes_left = bytes_left
+        self._concurrent_threads = concurrent_threads
         self._context: _PoolingContext | None = None
         self._slicing: _PoolingContext | None = None
         """Context for a text that is computed in slices and is not long."""
         self._open: LlamaSlicedText | None = None
         """The last text that was computed in slices."""
         self._thread: threading.Thread | None = None
-        """The last of the threads that make and free large contexts, one after the other."""
+        """The last of the threads that make, use and free large contexts, one after the other."""
         self._own_pooling = own_pooling(model)
         architecture = model.metadata("general.architecture")
         self._is_encoder = architecture in ENCODERS
@@ -212,7 +219,7 @@ class Embedder:
 
         def make() -> None:
             try:
-                sliced.open(self._made(kind, batch, cells, 1))
+                sliced.open(self._made(kind, batch, cells, 1, interrupt))
             except HearthError as error:
                 sliced.fail(error)
             except Exception as error:
@@ -220,7 +227,16 @@ class Embedder:
                 sliced.fail(error)
             ready()
 
-        sliced = LlamaSlicedText(kind, text, self.slice_size, finish, self._background)
+        sliced: LlamaSlicedText
+        interrupt = self._interrupt
+        if self._concurrent_threads(False):
+            interrupt = Interrupt()
+            sliced = _ConcurrentText(
+                *(kind, text, self.slice_size, finish, self._background),
+                *(self._concurrent_threads, interrupt, ready),
+            )
+        else:
+            sliced = LlamaSlicedText(kind, text, self.slice_size, finish, self._background)
         self._open = sliced
         self._background(make)
         return sliced
@@ -286,6 +302,8 @@ class Embedder:
         if not texts:
             return np.zeros((0, self.width), np.float32)
         context = self._fitting(kind, [len(text) for text in texts])
+        threads = max(1, self.threads - self.slice_threads)
+        context.set_threads(threads, threads)
         vectors = np.zeros((len(texts), context.width), np.float32)
         for group in _groups(texts, context.batch_tokens, context.sequences):
             if len(texts[group.start]) > context.batch_tokens:
@@ -365,9 +383,15 @@ class Embedder:
         return min(tokens, self._batch_tokens())
 
     @property
+    def slice_threads(self) -> int:
+        """Threads that a slice takes away from steps; 0 if none is being computed."""
+        return 0 if self._open is None else self._open.threads
+
+    @property
     def is_making_context(self) -> bool:
         """Whether a large context is being made or freed in the background."""
-        return self._thread is not None and self._thread.is_alive()
+        is_active = self._thread is not None and self._thread.is_alive()
+        return is_active and not self.slice_threads
 
     def _background(self, work: Callable[[], None]) -> None:
         """Do `work` in a thread, after the work submitted before."""
@@ -425,7 +449,14 @@ class Embedder:
             if self._open is not None and self._open.context is context:
                 self._open = None
 
-    def _made(self, kind: int, batch_tokens: int, cells: int, texts: int) -> _PoolingContext:
+    def _made(
+        self,
+        kind: int,
+        batch_tokens: int,
+        cells: int,
+        texts: int,
+        interrupt: Interrupt | None = None,
+    ) -> _PoolingContext:
         cells = max(cells, batch_tokens)
         needed = cells * self._plan.kv_bytes_per_token
         available = available_bytes()
@@ -445,7 +476,7 @@ class Embedder:
             cells,
             min(texts, batch_tokens, self._model.library.max_sequences),
             self.threads,
-            self._interrupt,
+            interrupt or self._interrupt,
         )
 
 
@@ -486,6 +517,8 @@ class LlamaSlicedText:
             use the context too.
     """
 
+    is_concurrent = False
+
     def __init__(
         self,
         kind: int,
@@ -498,6 +531,8 @@ class LlamaSlicedText:
         self.is_closed = False
         self.context: _PoolingContext | None = None
         """None before it is made and after it is freed."""
+        self.threads = 0
+        """Threads of the slice that is being computed concurrently; 0 if there is none."""
         self._kind = kind
         self._text = text
         self._size = size
@@ -516,27 +551,16 @@ class LlamaSlicedText:
         self.is_ready = True
 
     def fail(self, error: Exception) -> None:
-        """Report that the context cannot be made. May be called from any thread."""
+        """Report that the context cannot be made, or the text not computed. May be called from any
+        thread.
+        """
         self._error = error
         self.is_ready = True
 
     def compute(self, tokens: int, left_s: Callable[[], float] | None = None) -> Vectors | None:
         """See the protocol; a slice is one call of the library, which does not stop."""
-        if self._error is not None:
-            raise self._error
-        if self.context is None or self.is_closed:
-            raise InternalError("The text is closed, or not ready.")
-        start = self.computed
-        end = start + min(self._size(tokens, start), self.context.batch_tokens)
-        piece = self._text[start:end]
-        vector = self.context.compute([Row(0, start, piece, outputs=len(piece))])[0]
-        self.computed += len(piece)
-        if self._kind == _MEAN:
-            self._pooled += vector.astype(np.float64) * (len(piece) / len(self._text))
-        else:
-            self._pooled[:] = vector
-        is_over = self._kind == _CLS or self.computed == len(self._text)
-        return self._finish(self._pooled.astype(np.float32)[None]) if is_over else None
+        self._advance(self._opened(), tokens)
+        return self._result()
 
     def rest(self) -> Vectors:
         """The result for the text, computed in the largest possible slices."""
@@ -550,10 +574,93 @@ class LlamaSlicedText:
             self.is_closed = True
             self._leave(self._free)
 
+    def _opened(self) -> _PoolingContext:
+        if self._error is not None:
+            raise self._error
+        if self.context is None or self.is_closed:
+            raise InternalError("The text is closed, or not ready.")
+        return self.context
+
+    def _advance(self, context: _PoolingContext, tokens: int) -> None:
+        start = self.computed
+        end = start + min(self._size(tokens, start), context.batch_tokens)
+        piece = self._text[start:end]
+        vector = context.compute([Row(0, start, piece, outputs=len(piece))])[0]
+        if self._kind == _MEAN:
+            self._pooled += vector.astype(np.float64) * (len(piece) / len(self._text))
+        else:
+            self._pooled[:] = vector
+        self.computed += len(piece)
+
+    def _result(self) -> Vectors | None:
+        is_over = self.computed == len(self._text) or (self._kind == _CLS and self.computed > 0)
+        return self._finish(self._pooled.astype(np.float32)[None]) if is_over else None
+
     def _free(self) -> None:
         context, self.context = self.context, None
         if context is not None:
             context.close()
+
+
+class _ConcurrentText(LlamaSlicedText):
+    """A text whose slices are computed in the background, while steps go on. `compute` begins a
+    slice, and the text is not ready until that is complete.
+
+    Args:
+        background: does work in a thread, after the work submitted before.
+        threads: of the next slice, given whether nothing streams.
+        interrupt: of this text's context alone.
+        ready: called from the background when the text is ready again.
+    """
+
+    is_concurrent = True
+
+    def __init__(
+        self,
+        kind: int,
+        text: Sequence[int],
+        size: Callable[[int, int], int],
+        finish: Callable[[Vectors], Vectors],
+        background: Callable[[Callable[[], None]], None],
+        threads: Callable[[bool], int],
+        interrupt: Interrupt,
+        ready: Callable[[], None],
+    ) -> None:
+        super().__init__(kind, text, size, finish, background)
+        self._background = background
+        self._threads = threads
+        self._interrupt = interrupt
+        self._ready = ready
+
+    def compute(self, tokens: int, left_s: Callable[[], float] | None = None) -> Vectors | None:
+        """See the class; slices have `CONCURRENT_TOKENS` tokens, as their time costs no step."""
+        context = self._opened()
+        result = self._result()
+        if result is None:
+            self.threads = self._threads(left_s is None or math.isinf(left_s()))
+            context.set_threads(self.threads, self.threads)
+            self.is_ready = False
+            self._background(self._compute)
+        return result
+
+    def close(self) -> None:
+        self._interrupt.set(True)
+        super().close()
+
+    def _compute(self) -> None:
+        try:
+            self._advance(self._opened(), CONCURRENT_TOKENS)
+        except Interrupted:
+            pass  # It is closed.
+        except HearthError as error:
+            self.fail(error)
+        except Exception as error:
+            log.exception("a text of %d tokens cannot be computed", len(self._text))
+            self.fail(error)
+        finally:
+            self.threads = 0
+            self.is_ready = True
+            self._ready()
 
 
 def _no_context(free: Callable[[], None]) -> None:

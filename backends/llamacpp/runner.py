@@ -119,6 +119,7 @@ class LlamaRunner(TextRunner):
             self.batch_threads,
             self._interrupt,
             lambda: self.store.texts_left_bytes,
+            self._text_threads,
             has_rank_head=has_rank_head,
         )
         self.limits = KvLimits(
@@ -157,7 +158,8 @@ class LlamaRunner(TextRunner):
         # A GPU is not short of threads, and a second context would take some of its memory.
         if not model.on_gpu:
             self.background = LlamaBackground(
-                model, self.store, lambda: self.plan, self.threads, self.batch_threads
+                *(model, self.store, lambda: self.plan, self.threads, self.batch_threads),
+                lambda: self._embedder.slice_threads,
             )
         if threads is None and not model.on_gpu:
             self._pace = ThreadPace(self.threads, cores, self._step_s)
@@ -233,11 +235,13 @@ class LlamaRunner(TextRunner):
     def _share_cores(self) -> None:
         """Set the threads of the next step: fewer if other programs need cores.
 
-        A background prefill has its own threads while it runs, and so has the thread that makes a
-        large context. A step takes many times longer if its threads wait for one that has no core.
+        A background prefill has its own threads while it runs, and so have a slice of a long text
+        and the thread that makes a large context. A step takes many times longer if its threads
+        wait for one that has no core.
         """
         background = self.background
         taken = background.threads if background is not None and background.is_busy else 0
+        taken = max(taken, self._embedder.slice_threads)
         if self._embedder.is_making_context or self.store.is_growing:
             taken = min(taken + 1, self.threads - 1)
         if not taken and not self._taken and self._pace is None:
@@ -249,6 +253,17 @@ class LlamaRunner(TextRunner):
             batch_threads = min(batch_threads, threads)
         threads = max(1, threads - taken)
         self.store.context.set_threads(threads, max(threads, batch_threads - taken))
+
+    def _text_threads(self, alone: bool) -> int:
+        """Threads of a slice of a long text that is computed next to steps; 0 where it is not.
+
+        The next slices of a text have one thread while a prompt is computed in the background.
+        """
+        if self.model.on_gpu or self.threads < 2:
+            return 0
+        if self.background is not None and self.background.is_busy:
+            return 1
+        return self.batch_threads if alone else self.threads // 2
 
     def _fill(self, rows: tuple[Row, ...]) -> int:
         """Write the batch; return how many rows of logits it requests."""

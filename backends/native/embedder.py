@@ -171,6 +171,7 @@ class NativeSlicedText:
     """
 
     is_ready = True
+    is_concurrent = False
 
     def __init__(self, embedder: Embedder, text: Sequence[int], pooling: Pooling) -> None:
         self._embedder = embedder

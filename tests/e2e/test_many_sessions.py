@@ -20,11 +20,13 @@ from guide_sessions import (
 )
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine import background
+from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.llamacpp import embedder
 from hearth.backends.llamacpp.load import open_model
 from raw_loop import RawModel
-from speakers import at_rest, drain, generation
+from speakers import Listener, at_rest, drain, generation
 
 EXACT = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 TOKENS = 48
@@ -120,6 +122,30 @@ def test_when_computed_beside_the_steps_they_say_the_same(
     # All but the last token and what the streaming one holds.
     assert engine._background.computed_tokens == (699 - 40) + 2 * (699 - shared)
     engine.cancel(9)
+    drain(engine)
+    assert at_rest(engine, runner)
+
+
+def test_while_a_long_text_is_embedded_next_to_them_they_say_the_same(
+    truth, runner_of, monkeypatch
+):
+    monkeypatch.setattr(embedder, "QUICK_BYTES", 0)  # Its slices are computed in a thread.
+    text = [(7 * k * k + 3) % 4000 + 20 for k in range(700)]
+    runner = runner_of(threads=2, batch_threads=2)
+    expected = runner.embed([text], "mean")
+    engine = runner.engine()
+    got = Listener()
+    engine.submit(TextJob(99, [text], "mean", got))
+    heard = []
+    for ident, (prompt, _) in enumerate(truth[:4]):
+        made, listener = generation(ident, prompt, runner, tokens=TOKENS, end_ids=NO_END)
+        engine.submit(made)
+        heard.append(listener)
+    while not (got.events and all(listener.over for listener in heard)):
+        engine.run_once()
+    assert [listener.ids for listener in heard] == [said for _, said in truth[:4]]
+    np.testing.assert_allclose(got.last.vectors, expected, atol=1e-5)
+    assert engine.stats().computed_tokens >= len(text)
     drain(engine)
     assert at_rest(engine, runner)
 

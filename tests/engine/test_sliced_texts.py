@@ -193,6 +193,49 @@ def test_while_memory_for_a_long_text_is_made_others_go_on_and_it_is_not_asked_a
     assert isinstance(long.last, Embeddings) and isinstance(second.last, Embeddings)
 
 
+def test_while_a_slice_is_computed_concurrently_others_go_on(monkeypatch):
+    def refuse(*args):
+        raise AssertionError("its time is none of the engine's")
+
+    monkeypatch.setattr(FakeSlicedText, "is_concurrent", True)
+    runner, engine, stream, heard = begun()
+    long, short = Listener(), Listener()
+    engine.submit(TextJob(2, [LONG], "mean", long))
+    engine.run_once()
+    engine.submit(TextJob(3, [[1, 2]], "mean", short))
+    before = stream.new_tokens
+    for _ in range(3):
+        engine.run_once()
+    assert stream.new_tokens == before + 3
+    assert isinstance(short.last, Embeddings)
+    [_, row] = engine._requests()
+    assert row.computed_tokens == 0
+    monkeypatch.setattr(engine._budget, "observe_texts", refuse)
+    while not long.events:
+        runner.sliced.end_slice()
+        assert not engine._inbox.empty(), "which wakes the engine"
+        engine.run_once()
+    np.testing.assert_array_equal(long.last.vectors, [runner.vector(LONG, "mean")])
+    drain(engine)
+    assert heard.ids == runner.greedy([1, 2, 3], 400)
+    assert engine.stats().computed_tokens == runner.computed_tokens + len(LONG) + 2
+    assert at_rest(engine, runner)
+
+
+def test_a_text_whose_slice_is_computed_concurrently_can_be_cancelled(monkeypatch):
+    monkeypatch.setattr(FakeSlicedText, "is_concurrent", True)
+    runner, engine, _, _ = begun()
+    got = Listener()
+    engine.submit(TextJob(2, [LONG], "mean", got))
+    engine.run_once()
+    engine.cancel(2)
+    engine.run_once()
+    assert got.events == [Finished("cancelled")]
+    assert runner.sliced.closed
+    runner.sliced.end_slice()
+    assert engine.run_once() and engine.stats().waiting == 0
+
+
 def test_a_text_whose_memory_is_being_made_can_be_cancelled(monkeypatch):
     monkeypatch.setattr(FakeSlicedText, "is_ready", False)
     runner = FakeRunner(chunk=16, slices_texts=True)

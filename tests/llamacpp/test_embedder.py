@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -296,6 +298,94 @@ def test_a_large_context_is_made_and_freed_in_the_background(
         np.testing.assert_allclose(found, expected, atol=1e-5)
         sliced.close()
         sliced.close()
+
+
+def concurrent(made: Embedder, threads: Callable[[bool], int] = lambda alone: 1) -> Embedder:
+    return Embedder(made._model, made._plan, 2, bytes_left=lambda: 1e9, concurrent_threads=threads)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
+def test_a_slice_of_a_long_text_is_computed_while_others_are_embedded(
+    make: Make, causal: Path, pooling: Pooling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = make(causal)
+    [text] = texts_of(700)
+    expected, other = plain.embed([text], pooling), plain.embed([text[:3]], "mean")
+    monkeypatch.setattr(embedder, "QUICK_BYTES", 0)
+    asked = []
+    made = concurrent(plain, lambda alone: asked.append(alone) or 1)
+    is_ready = threading.Event()
+    sliced = made.begin(text, pooling, is_ready.set)
+    lefts = itertools.cycle([lambda: 0.02, lambda: math.inf, None])
+    computed = []
+    found = None
+    while found is None:
+        assert is_ready.wait(60) and sliced.is_ready
+        is_ready.clear()
+        assert made.slice_threads == 0
+        computed.append(sliced.computed)
+        found = sliced.compute(1, next(lefts))
+        np.testing.assert_allclose(made.embed([text[:3]], "mean"), other, atol=1e-6)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    step = embedder.CONCURRENT_TOKENS
+    last = step if pooling == "cls" else 700
+    assert computed == [*range(0, last, step), last]
+    assert asked == [False, *([False, True, True] * 9)[: len(computed) - 1]]
+    sliced.close()
+    made.close()
+
+
+def test_a_slice_that_is_computed_concurrently_ends_when_its_text_is_closed(
+    make: Make, causal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = make(causal)
+    monkeypatch.setattr(embedder, "QUICK_BYTES", 0)
+    is_computing, may_end, is_ready = threading.Event(), threading.Event(), threading.Event()
+    compute = embedder._PoolingContext.compute
+
+    def slowly(self: Any, rows: Any) -> Vectors:
+        is_computing.set()
+        assert may_end.wait(60)
+        return compute(self, rows)
+
+    monkeypatch.setattr(embedder._PoolingContext, "compute", slowly)
+    made = concurrent(plain)
+    sliced = made.begin(texts_of(700)[0], "mean", is_ready.set)
+    assert is_ready.wait(60)
+    assert sliced.compute(100) is None
+    assert is_computing.wait(60)
+    assert (made.slice_threads, made.is_making_context, sliced.is_ready) == (1, False, False)
+    context = sliced.context
+    assert context is not None
+    sliced.close()
+    assert context._handle is not None, "it is in use"
+    may_end.set()
+    made.close()
+    assert context._handle is None
+    assert (sliced.computed, made.slice_threads) == (0, 0), "interrupted"
+
+
+def test_an_error_of_a_concurrent_slice_is_that_of_its_text(
+    make: Make, causal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = make(causal)
+    monkeypatch.setattr(embedder, "QUICK_BYTES", 0)
+    made = concurrent(plain)
+    is_ready = threading.Event()
+    sliced = made.begin(texts_of(700)[0], "mean", is_ready.set)
+    assert is_ready.wait(60)
+    is_ready.clear()
+
+    def fail(self: Any, rows: Any) -> Vectors:
+        raise InternalError("llama.cpp could not embed")
+
+    monkeypatch.setattr(embedder._PoolingContext, "compute", fail)
+    assert sliced.compute(100) is None
+    assert is_ready.wait(60)
+    with pytest.raises(InternalError, match="could not embed"):
+        sliced.compute(100)
+    sliced.close()
+    made.close()
 
 
 def test_texts_may_be_closed_before_they_are_ready(

@@ -332,3 +332,27 @@ def test_steps_leave_a_thread_to_what_makes_a_context_for_a_long_text(
         monkeypatch.setattr(Embedder, "is_making_context", is_making)
         step(runner, Row(0, at, [5], 1))
     assert used == [(1, 1), (1, 1), (2, 2)]
+
+
+def test_a_slice_of_a_long_text_shares_the_threads_with_steps_and_a_prompt(
+    load: Load, f32_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = load(f32_model, threads=6, batch_threads=8).runner
+    used = []
+    monkeypatch.setattr(LlamaContext, "set_threads", lambda _, *counts: used.append(counts))
+    assert (runner._text_threads(alone=False), runner._text_threads(alone=True)) == (3, 8)
+    for at, taken in enumerate([3, 8, 0]):
+        monkeypatch.setattr(Embedder, "slice_threads", taken)
+        step(runner, Row(0, at, [5], 1))
+    assert used == [(3, 5), (1, 1), (6, 8)]
+    monkeypatch.setattr(Embedder, "slice_threads", 1)
+    assert runner.background.threads_now(alone=False) == 2
+    assert runner.background.threads_now(alone=True) == 7
+    monkeypatch.setattr(type(runner.background), "is_busy", True)
+    assert runner._text_threads(alone=True) == 1
+    step(runner, Row(0, 3, [5], 1))
+    assert used[3:] == [(3, 5)]
+
+
+def test_a_runner_with_one_thread_computes_slices_in_steps(load: Load, f32_model: Path) -> None:
+    assert load(f32_model, threads=1).runner._text_threads(alone=True) == 0

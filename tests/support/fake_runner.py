@@ -269,11 +269,12 @@ class FakeRunner:
 
 class FakeSlicedText:
     """Implements `SlicedText`; `slices` are the sizes that were computed, and `left_s` the seconds
-    that each had. If `is_ready` is set to
-    False, a test calls `ready`.
+    that each had. If `is_ready` is set to False, a test calls `ready`; if `is_concurrent` is set to
+    True, a slice is complete when it calls `end_slice`.
     """
 
     is_ready = True
+    is_concurrent = False
     max_tokens = 64
 
     def __init__(self, runner: FakeRunner, text: Seq[int], pooling: Pooling | None) -> None:
@@ -284,6 +285,7 @@ class FakeSlicedText:
         self._runner = runner
         self._text = text
         self._pooling = pooling
+        self._begun = 0
 
     @property
     def computed(self) -> int:
@@ -292,12 +294,22 @@ class FakeSlicedText:
     def compute(self, tokens: int, left_s: Callable[[], float] | None = None) -> np.ndarray | None:
         assert self.is_ready and not self.closed and tokens > 0
         self.left_s.append(math.inf if left_s is None else left_s())
-        self.slices.append(min(tokens, self.max_tokens, len(self._text) - self.computed))
+        left = len(self._text) - self.computed
+        if self.is_concurrent and left:
+            self._begun, self.is_ready = min(tokens, self.max_tokens, left), False
+            return None
+        self.slices.append(min(tokens, self.max_tokens, left))
         if self.computed < len(self._text):
             return None
         if self._pooling is None:
             return np.array([self._runner.score(self._text)])
         return self._runner.vector(self._text, self._pooling)[None]
+
+    def end_slice(self) -> None:
+        """Complete the slice that `compute` began."""
+        self.slices.append(self._begun)
+        self.is_ready = True
+        self.ready()
 
     def close(self) -> None:
         self.closed = True
