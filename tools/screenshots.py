@@ -75,11 +75,10 @@ async def shown(pilot: Any, *texts: str) -> None:
 
 
 async def ask(pilot: Any, text: str) -> None:
-    """Send `text` to the model and wait for the end of its answer."""
+    """Send `text` to the model in an empty chat, and wait for the end of its answer."""
     await pilot.press(*text, "enter")
-    await polling.until(pilot, lambda: pilot.app.sessions.busy)
-    for session in pilot.app.sessions.busy:
-        await session.wait()
+    await shown(pilot, "tok/s")
+    await polling.until(pilot, lambda: not pilot.app.sessions.busy)
     await pilot.pause(0.5)
 
 
@@ -123,6 +122,8 @@ async def on_help(pilot: Any) -> None:
 
 
 async def on_engine(pilot: Any) -> None:
+    await pilot.press(*"/set max_tokens 4000", "enter")
+    await shown(pilot, "max_tokens is 4000")
     await pilot.press(*LONG, "enter")
     await polling.until(pilot, lambda: pilot.app.sessions.busy)
     pilot.app.action_go("engine")
