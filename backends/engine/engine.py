@@ -372,20 +372,27 @@ class Engine:
 
     def _next_text_job(self, tokens: int) -> TextJob | None:
         """The next job of the next session in turn; None if none can continue. Only one text is
-        computed in slices at a time: a job whose next text has more than `tokens` tokens yields to
-        the job that is in the middle of a text.
+        computed in slices at a time, and one more concurrently with steps: a job whose next text
+        has more than `tokens` tokens waits for the job that is in the middle of such a text.
         """
-        within = next((job for job in self._text_jobs if job.is_within_text), None)
-        jobs = self._text_jobs
-        if within is not None and not within.is_ready:
-            jobs = [job for job in jobs if job is not within and not job.exceeds(tokens)]
+        within = [job for job in self._text_jobs if job.is_within_text]
+        jobs = [job for job in self._text_jobs if self._can_continue(job, tokens, within)]
         if not jobs:
             return None
         # Sessions take turns; within a session, jobs follow their order in the list.
         job = min(jobs, key=lambda job: self._last_turn[job.session])
         self._turns += 1
         self._last_turn[job.session] = self._turns
-        return within if within is not None and job.exceeds(tokens) else job
+        return job
+
+    def _can_continue(self, job: TextJob, tokens: int, within: list[TextJob]) -> bool:
+        if job in within:
+            return job.is_ready
+        if not job.exceeds(tokens):
+            return True
+        most = self._runner.info.concurrent_text_tokens
+        is_concurrent = most is not None and job.exceeds(most)
+        return all(other.is_concurrent != is_concurrent for other in within)
 
     def _drop(self, job: TextJob) -> None:
         self._text_jobs.remove(job)

@@ -65,6 +65,8 @@ class RunnerInfo:
     """Longest text of `embed` and `rank`; None: `context`."""
     slices_texts: bool = False
     """Whether `begin_text` works: attention is causal, so a text can be computed part by part."""
+    concurrent_text_tokens: int | None = None
+    """Slices of a text of more tokens are computed concurrently with steps; None: of none are."""
     generates: bool = True
     """Whether `step` works. False for encoders, which only `embed` or `rank`."""
     tile: int = 1
@@ -340,8 +342,8 @@ class Runner(Protocol):
         self, text: Seq[int], pooling: Pooling | None, ready: Callable[[], None]
     ) -> SlicedText:
         """Start to embed one text, or without `pooling` to rank it, slice by slice. Only one at a
-        time: the previous one must be closed. `embed` and `rank` may be called meanwhile. Requires
-        `info.slices_texts`.
+        time, and one that is computed concurrently: the previous one must be closed. `embed` and
+        `rank` may be called meanwhile. Requires `info.slices_texts`.
 
         Args:
             ready: called from any thread whenever it becomes ready later.

@@ -57,7 +57,9 @@ class LlamaBackground:
         self.batch_threads = batch_threads
         self._prefill: LlamaBackgroundPrompt | None = None
         self.threads = threads // 2
-        """Threads that it takes away from steps, with those of other background work."""
+        """Threads that it takes away from steps; less those of other background work, it has at
+        least one.
+        """
         self._taken = taken
 
     def threads_now(self, *, alone: bool) -> int:

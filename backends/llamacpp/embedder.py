@@ -96,12 +96,13 @@ class Embedder:
         interrupt: ends computations early, with `Interrupted`.
         bytes_left: memory that its contexts may still take; the smallest context that can compute a
             text is made even beyond that.
-        concurrent_threads: threads of a slice that is computed while steps go on, given whether
-            nothing streams; 0 to compute every slice in the caller's thread.
         has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
 
     Attributes:
         threads: of the contexts that are made from now on.
+        concurrent_threads: threads of a slice that is computed while steps go on, given whether
+            nothing else is computed; None to compute every slice in the caller's thread.
+        is_shared: whether anything else was computed since the last concurrent slice began.
     """
 
     def __init__(
@@ -111,7 +112,6 @@ class Embedder:
         threads: int,
         interrupt: Interrupt | None = None,
         bytes_left: Callable[[], float] = lambda: math.inf,
-        concurrent_threads: Callable[[bool], int] = lambda alone: 0,
         *,
         has_rank_head: bool = True,
     ) -> None:
@@ -120,12 +120,15 @@ class Embedder:
         self.threads = threads
         self._interrupt = interrupt
         self._bytes_left = bytes_left
-        self._concurrent_threads = concurrent_threads
+        self.concurrent_threads: Callable[[bool], int] | None = None
+        self.is_shared = False
         self._context: _PoolingContext | None = None
         self._slicing: _PoolingContext | None = None
         """Context for a text that is computed in slices and is not long."""
         self._open: LlamaSlicedText | None = None
-        """The last text that was computed in slices."""
+        """The last text that was computed in slices by the caller's thread."""
+        self._concurrent: _ConcurrentText | None = None
+        """The last text that was computed in slices while steps went on."""
         self._thread: threading.Thread | None = None
         """The last of the threads that make, use and free large contexts, one after the other."""
         self._own_pooling = own_pooling(model)
@@ -186,9 +189,9 @@ class Embedder:
     ) -> LlamaSlicedText:
         """Begin to embed `text` slice by slice, or to rank it if `pooling` is None.
 
-        Only for causal models; the previous text must be closed. A context of more than
-        `QUICK_BYTES` is made in the background, because llama.cpp zeroes all of it, which may take
-        seconds.
+        Only for causal models; the previous text must be closed, but there may be one of at most
+        `quick_tokens` and one that is computed concurrently. The context of a longer text is made
+        in the background, because llama.cpp zeroes all of it, which may take seconds.
 
         Args:
             ready: see the protocol.
@@ -206,14 +209,14 @@ class Embedder:
         self._check(0, text)
         self._check_length(len(text))
         cells = self._cells(len(text))
-        batch = self._sized(len(text), cells, self._slicing)
         finish = _ranks if pooling is None else _normalized
-        if max(cells, batch) * self._plan.kv_bytes_per_token <= QUICK_BYTES:
+        if len(text) <= self.quick_tokens:
             context = self._slicing
+            batch = self._sized(len(text), cells, context)
             if context is None or not context.suits(kind, batch, cells):
                 self._close_slicing()
                 context = self._slicing = self._made(kind, batch, cells, 1)
-            self._open = LlamaSlicedText(kind, text, self.slice_size, finish, _no_context)
+            self._open = self._sliced(kind, text, finish, _no_context)
             self._open.open(context)
             return self._open
 
@@ -229,23 +232,24 @@ class Embedder:
 
         sliced: LlamaSlicedText
         interrupt = self._interrupt
-        if self._concurrent_threads(False):
-            interrupt = Interrupt()
-            sliced = _ConcurrentText(
-                *(kind, text, self.slice_size, finish, self._background),
-                *(self._concurrent_threads, interrupt, ready),
-            )
+        batch = self._sized(len(text), cells, None)
+        if self.concurrent_threads is None:
+            sliced = self._open = self._sliced(kind, text, finish, self._background)
         else:
-            sliced = LlamaSlicedText(kind, text, self.slice_size, finish, self._background)
-        self._open = sliced
+            interrupt = Interrupt()
+            batch = min(batch, CONCURRENT_TOKENS)
+            sliced = self._concurrent = _ConcurrentText(
+                *(kind, text, self.slice_size, finish, self._background),
+                *(self._concurrent_slice_threads, interrupt, ready),
+            )
         self._background(make)
         return sliced
 
     @property
     def nbytes(self) -> int:
         """Memory that its contexts take."""
-        own = None if self._open is None else self._open.context
-        contexts = {self._context, self._slicing, own} - {None}
+        own = {one.context for one in (self._open, self._concurrent) if one is not None}
+        contexts = {self._context, self._slicing} | own
         return sum(self._bytes_of(one.batch_tokens, one.cells) for one in contexts if one)
 
     def release(self) -> None:
@@ -263,8 +267,9 @@ class Embedder:
 
     def close(self) -> None:
         """Free the contexts; the next text makes a new one. May be called twice."""
-        if self._open is not None:
-            self._open.close()
+        for text in (self._open, self._concurrent):
+            if text is not None:
+                text.close()
         if self._thread is not None:
             self._thread.join()
         self._close_context()
@@ -302,13 +307,13 @@ class Embedder:
         if not texts:
             return np.zeros((0, self.width), np.float32)
         context = self._fitting(kind, [len(text) for text in texts])
-        threads = max(1, self.threads - self.slice_threads)
-        context.set_threads(threads, threads)
+        self.is_shared = True
+        context.set_threads(self._own_threads(), self._own_threads())
         vectors = np.zeros((len(texts), context.width), np.float32)
         for group in _groups(texts, context.batch_tokens, context.sequences):
             if len(texts[group.start]) > context.batch_tokens:
                 text = texts[group.start]
-                sliced = LlamaSlicedText(kind, text, self.slice_size, np.asarray, _no_context)
+                sliced = self._sliced(kind, text, np.asarray, _no_context)
                 sliced.open(context)
                 vectors[group] = sliced.rest()
             else:
@@ -384,8 +389,35 @@ class Embedder:
 
     @property
     def slice_threads(self) -> int:
-        """Threads that a slice takes away from steps; 0 if none is being computed."""
-        return 0 if self._open is None else self._open.threads
+        """Threads that a slice takes away from steps; 0 if none is being computed concurrently."""
+        text = self._concurrent
+        return 0 if text is None else text.slice_threads
+
+    @property
+    def quick_tokens(self) -> int:
+        """Most tokens of a text whose context has at most `QUICK_BYTES`, or one."""
+        bytes_per_token = self._plan.kv_bytes_per_token
+        if not bytes_per_token:
+            return self.max_tokens
+        return 1 << max((QUICK_BYTES // bytes_per_token).bit_length() - 1, 0)
+
+    def _own_threads(self) -> int:
+        """Threads for texts that are computed by the caller's thread."""
+        return max(1, self.threads - self.slice_threads)
+
+    def _concurrent_slice_threads(self) -> int:
+        assert self.concurrent_threads is not None
+        is_alone, self.is_shared = not self.is_shared, False
+        return self.concurrent_threads(is_alone)
+
+    def _sliced(
+        self,
+        kind: int,
+        text: Sequence[int],
+        finish: Callable[[Vectors], Vectors],
+        leave: Callable[[Callable[[], None]], None],
+    ) -> LlamaSlicedText:
+        return LlamaSlicedText(kind, text, self.slice_size, finish, leave, self._own_threads)
 
     @property
     def is_making_context(self) -> bool:
@@ -394,7 +426,7 @@ class Embedder:
         return is_active and not self.slice_threads
 
     def _background(self, work: Callable[[], None]) -> None:
-        """Do `work` in a thread, after the work submitted before."""
+        """Do `work` in a thread, after the work submitted before; here if no thread can start."""
         before = self._thread
 
         def run() -> None:
@@ -402,8 +434,14 @@ class Embedder:
                 before.join()
             work()
 
-        self._thread = threading.Thread(target=run, name="text context", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=run, name="text context", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            log.warning("no thread for a long text: %s", error)
+            run()
+        else:
+            self._thread = thread
 
     def _batch_tokens(self) -> int:
         """Most tokens of a batch, unless a text is longer and cannot be split."""
@@ -515,6 +553,7 @@ class LlamaSlicedText:
         finish: converts the pooled vector [1, width] to the result.
         leave: called at close with a function that frees the context; does nothing if other texts
             use the context too.
+        threads: returns the number of threads for the next slice.
     """
 
     is_concurrent = False
@@ -526,13 +565,13 @@ class LlamaSlicedText:
         size: Callable[[int, int], int],
         finish: Callable[[Vectors], Vectors],
         leave: Callable[[Callable[[], None]], None],
+        threads: Callable[[], int],
     ) -> None:
         self.is_ready = False
         self.is_closed = False
         self.context: _PoolingContext | None = None
         """None before it is made and after it is freed."""
-        self.threads = 0
-        """Threads of the slice that is being computed concurrently; 0 if there is none."""
+        self._threads = threads
         self._kind = kind
         self._text = text
         self._size = size
@@ -559,7 +598,9 @@ class LlamaSlicedText:
 
     def compute(self, tokens: int, left_s: Callable[[], float] | None = None) -> Vectors | None:
         """See the protocol; a slice is one call of the library, which does not stop."""
-        self._advance(self._opened(), tokens)
+        context, threads = self._opened(), self._threads()
+        context.set_threads(threads, threads)
+        self._advance(context, tokens)
         return self._result()
 
     def rest(self) -> Vectors:
@@ -608,7 +649,6 @@ class _ConcurrentText(LlamaSlicedText):
 
     Args:
         background: does work in a thread, after the work submitted before.
-        threads: of the next slice, given whether nothing streams.
         interrupt: of this text's context alone.
         ready: called from the background when the text is ready again.
     """
@@ -622,13 +662,14 @@ class _ConcurrentText(LlamaSlicedText):
         size: Callable[[int, int], int],
         finish: Callable[[Vectors], Vectors],
         background: Callable[[Callable[[], None]], None],
-        threads: Callable[[bool], int],
+        threads: Callable[[], int],
         interrupt: Interrupt,
         ready: Callable[[], None],
     ) -> None:
-        super().__init__(kind, text, size, finish, background)
+        super().__init__(kind, text, size, finish, background, threads)
+        self.slice_threads = 0
+        """Threads of the slice that is being computed; 0 if there is none."""
         self._background = background
-        self._threads = threads
         self._interrupt = interrupt
         self._ready = ready
 
@@ -637,8 +678,8 @@ class _ConcurrentText(LlamaSlicedText):
         context = self._opened()
         result = self._result()
         if result is None:
-            self.threads = self._threads(left_s is None or math.isinf(left_s()))
-            context.set_threads(self.threads, self.threads)
+            self.slice_threads = self._threads()
+            context.set_threads(self.slice_threads, self.slice_threads)
             self.is_ready = False
             self._background(self._compute)
         return result
@@ -658,7 +699,7 @@ class _ConcurrentText(LlamaSlicedText):
             log.exception("a text of %d tokens cannot be computed", len(self._text))
             self.fail(error)
         finally:
-            self.threads = 0
+            self.slice_threads = 0
             self.is_ready = True
             self._ready()
 

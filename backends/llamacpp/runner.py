@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +120,6 @@ class LlamaRunner(TextRunner):
             self.batch_threads,
             self._interrupt,
             lambda: self.store.texts_left_bytes,
-            self._text_threads,
             has_rank_head=has_rank_head,
         )
         self.limits = KvLimits(
@@ -156,6 +156,9 @@ class LlamaRunner(TextRunner):
             self.store.close()
             raise
         # A GPU is not short of threads, and a second context would take some of its memory.
+        if not model.on_gpu and self.threads > 1 and texts.can_slice:
+            texts.concurrent_threads = self._text_threads
+            self.info = replace(self.info, concurrent_text_tokens=texts.quick_tokens)
         if not model.on_gpu:
             self.background = LlamaBackground(
                 *(model, self.store, lambda: self.plan, self.threads, self.batch_threads),
@@ -189,6 +192,7 @@ class LlamaRunner(TextRunner):
         rows = plan.rows
         if not rows:
             return StepResult({})
+        self._embedder.is_shared = True
         self._change_attention(plan.cells)
         count = self._fill(rows)
         context = self.store.context
@@ -240,8 +244,9 @@ class LlamaRunner(TextRunner):
         wait for one that has no core.
         """
         background = self.background
-        taken = background.threads if background is not None and background.is_busy else 0
-        taken = max(taken, self._embedder.slice_threads)
+        taken = in_slice = self._embedder.slice_threads
+        if background is not None and background.is_busy:
+            taken = max(background.threads, in_slice + 1)
         if self._embedder.is_making_context or self.store.is_growing:
             taken = min(taken + 1, self.threads - 1)
         if not taken and not self._taken and self._pace is None:
@@ -255,12 +260,9 @@ class LlamaRunner(TextRunner):
         self.store.context.set_threads(threads, max(threads, batch_threads - taken))
 
     def _text_threads(self, alone: bool) -> int:
-        """Threads of a slice of a long text that is computed next to steps; 0 where it is not.
-
-        The next slices of a text have one thread while a prompt is computed in the background.
+        """Threads of a slice of a long text that is computed next to steps, or `alone`: one while
+        a prompt is computed in the background.
         """
-        if self.model.on_gpu or self.threads < 2:
-            return 0
         if self.background is not None and self.background.is_busy:
             return 1
         return self.batch_threads if alone else self.threads // 2

@@ -197,8 +197,7 @@ def test_while_a_slice_is_computed_concurrently_others_go_on(monkeypatch):
     def refuse(*args):
         raise AssertionError("its time is none of the engine's")
 
-    monkeypatch.setattr(FakeSlicedText, "is_concurrent", True)
-    runner, engine, stream, heard = begun()
+    runner, engine, stream, heard = begun(concurrent_text_tokens=500)
     long, short = Listener(), Listener()
     engine.submit(TextJob(2, [LONG], "mean", long))
     engine.run_once()
@@ -212,7 +211,7 @@ def test_while_a_slice_is_computed_concurrently_others_go_on(monkeypatch):
     assert row.computed_tokens == 0
     monkeypatch.setattr(engine._budget, "observe_texts", refuse)
     while not long.events:
-        runner.sliced.end_slice()
+        runner.concurrent.end_slice()
         assert not engine._inbox.empty(), "which wakes the engine"
         engine.run_once()
     np.testing.assert_array_equal(long.last.vectors, [runner.vector(LONG, "mean")])
@@ -222,17 +221,45 @@ def test_while_a_slice_is_computed_concurrently_others_go_on(monkeypatch):
     assert at_rest(engine, runner)
 
 
-def test_a_text_whose_slice_is_computed_concurrently_can_be_cancelled(monkeypatch):
-    monkeypatch.setattr(FakeSlicedText, "is_concurrent", True)
-    runner, engine, _, _ = begun()
+def test_next_to_a_text_that_is_computed_concurrently_another_is_computed_in_slices():
+    runner, engine, stream, heard = begun(concurrent_text_tokens=500)
+    order = []
+    jobs = [
+        TextJob(ident, [text], "mean", lambda _, ident=ident: order.append(ident), session=session)
+        for ident, text, session in [
+            (2, LONG, "a"),
+            (3, LONG[:400], "b"),
+            (4, LONG[:300], "c"),
+            (5, LONG[:600], "d"),
+        ]
+    ]
+    engine.submit(*jobs)
+    while len(order) < 2:
+        before = stream.new_tokens
+        engine.run_once()
+        assert stream.new_tokens == before + 1
+    assert sorted(order) == [3, 4]
+    assert runner.concurrent.computed == 0
+    while len(order) < 4:  # The fake runner asserts that only one is begun.
+        if not runner.concurrent.is_ready:
+            runner.concurrent.end_slice()
+        engine.run_once()
+    assert order[2:] == [2, 5]
+    drain(engine)
+    assert heard.ids == runner.greedy([1, 2, 3], 400)
+    assert at_rest(engine, runner)
+
+
+def test_a_text_whose_slice_is_computed_concurrently_can_be_cancelled():
+    runner, engine, _, _ = begun(concurrent_text_tokens=500)
     got = Listener()
     engine.submit(TextJob(2, [LONG], "mean", got))
     engine.run_once()
     engine.cancel(2)
     engine.run_once()
     assert got.events == [Finished("cancelled")]
-    assert runner.sliced.closed
-    runner.sliced.end_slice()
+    assert runner.concurrent.closed
+    runner.concurrent.end_slice()
     assert engine.run_once() and engine.stats().waiting == 0
 
 

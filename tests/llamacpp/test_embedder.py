@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -300,8 +299,10 @@ def test_a_large_context_is_made_and_freed_in_the_background(
         sliced.close()
 
 
-def concurrent(made: Embedder, threads: Callable[[bool], int] = lambda alone: 1) -> Embedder:
-    return Embedder(made._model, made._plan, 2, bytes_left=lambda: 1e9, concurrent_threads=threads)
+def concurrent(plain: Embedder, threads: Callable[[bool], int] = lambda alone: 1) -> Embedder:
+    made = Embedder(plain._model, plain._plan, 2, bytes_left=lambda: 1e9)
+    made.concurrent_threads = threads
+    return made
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
@@ -316,7 +317,7 @@ def test_a_slice_of_a_long_text_is_computed_while_others_are_embedded(
     made = concurrent(plain, lambda alone: asked.append(alone) or 1)
     is_ready = threading.Event()
     sliced = made.begin(text, pooling, is_ready.set)
-    lefts = itertools.cycle([lambda: 0.02, lambda: math.inf, None])
+    embeds = itertools.cycle([True, True, False])
     computed = []
     found = None
     while found is None:
@@ -324,13 +325,14 @@ def test_a_slice_of_a_long_text_is_computed_while_others_are_embedded(
         is_ready.clear()
         assert made.slice_threads == 0
         computed.append(sliced.computed)
-        found = sliced.compute(1, next(lefts))
-        np.testing.assert_allclose(made.embed([text[:3]], "mean"), other, atol=1e-6)
+        found = sliced.compute(1)
+        if next(embeds):
+            np.testing.assert_allclose(made.embed([text[:3]], "mean"), other, atol=1e-6)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     step = embedder.CONCURRENT_TOKENS
     last = step if pooling == "cls" else 700
     assert computed == [*range(0, last, step), last]
-    assert asked == [False, *([False, True, True] * 9)[: len(computed) - 1]]
+    assert asked == ([True, False, False] * 9)[: len(computed) - 1], "whether nothing else is"
     sliced.close()
     made.close()
 
@@ -363,6 +365,56 @@ def test_a_slice_that_is_computed_concurrently_ends_when_its_text_is_closed(
     made.close()
     assert context._handle is None
     assert (sliced.computed, made.slice_threads) == (0, 0), "interrupted"
+
+
+def test_a_text_in_slices_and_one_that_is_computed_concurrently(
+    make: Make, causal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = make(causal, max_batch_tokens=64, max_sessions=1)
+    long, quick = texts_of(700, 200)
+    expected = plain.embed([long, quick], "mean")
+    kv_bytes = plain._plan.kv_bytes_per_token
+    monkeypatch.setattr(embedder, "QUICK_BYTES", 300 * kv_bytes)
+    made = concurrent(plain)
+    assert made.quick_tokens == 256
+    is_ready = threading.Event()
+    found: list[Vectors | None] = [None, None]
+    texts = [made.begin(long, "mean", is_ready.set), made.begin(quick, "mean", ready)]
+    assert [text.is_concurrent for text in texts] == [True, False]
+    assert is_ready.wait(60)
+    while any(one is None for one in found):
+        for at, text in enumerate(texts):
+            if found[at] is None and text.is_ready:
+                found[at] = text.compute(64)
+    assert made.nbytes >= 900 * kv_bytes
+    for at, text in enumerate(texts):
+        np.testing.assert_allclose(found[at][0], expected[at], atol=1e-5)
+        text.close()
+    made.close()
+
+
+def test_without_a_thread_a_long_text_is_computed_by_the_caller(
+    make: Make, causal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = make(causal)
+    [text] = texts_of(700)
+    expected = plain.embed([text], "mean")
+    monkeypatch.setattr(embedder, "QUICK_BYTES", 0)
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    made = concurrent(plain)
+    sliced = made.begin(text, "mean", ready)
+    while (found := sliced.compute(1)) is None:
+        assert sliced.is_ready and made.slice_threads == 0
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    context = sliced.context
+    assert context is not None
+    sliced.close()
+    made.close()
+    assert context._handle is None
 
 
 def test_an_error_of_a_concurrent_slice_is_that_of_its_text(

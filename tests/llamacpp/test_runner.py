@@ -340,7 +340,10 @@ def test_a_slice_of_a_long_text_shares_the_threads_with_steps_and_a_prompt(
     runner = load(f32_model, threads=6, batch_threads=8).runner
     used = []
     monkeypatch.setattr(LlamaContext, "set_threads", lambda _, *counts: used.append(counts))
-    assert (runner._text_threads(alone=False), runner._text_threads(alone=True)) == (3, 8)
+    texts = runner._embedder
+    assert runner.info.concurrent_text_tokens == texts.quick_tokens
+    assert (texts._concurrent_slice_threads(), texts.concurrent_threads(True)) == (3, 8)
+    assert texts._concurrent_slice_threads() == 8, "nothing else was computed"
     for at, taken in enumerate([3, 8, 0]):
         monkeypatch.setattr(Embedder, "slice_threads", taken)
         step(runner, Row(0, at, [5], 1))
@@ -349,10 +352,14 @@ def test_a_slice_of_a_long_text_shares_the_threads_with_steps_and_a_prompt(
     assert runner.background.threads_now(alone=False) == 2
     assert runner.background.threads_now(alone=True) == 7
     monkeypatch.setattr(type(runner.background), "is_busy", True)
-    assert runner._text_threads(alone=True) == 1
+    assert texts.concurrent_threads(True) == 1
     step(runner, Row(0, 3, [5], 1))
-    assert used[3:] == [(3, 5)]
+    assert texts.is_shared and used[3:] == [(3, 5)]
 
 
-def test_a_runner_with_one_thread_computes_slices_in_steps(load: Load, f32_model: Path) -> None:
-    assert load(f32_model, threads=1).runner._text_threads(alone=True) == 0
+def test_a_runner_with_one_thread_computes_no_slice_next_to_steps(
+    load: Load, f32_model: Path
+) -> None:
+    runner = load(f32_model, threads=1).runner
+    assert runner._embedder.concurrent_threads is None
+    assert runner.info.concurrent_text_tokens is None

@@ -80,6 +80,7 @@ class FakeRunner:
         allocated: int | None = None,
         grows_after: int | None = None,
         slices_texts: bool = False,
+        concurrent_text_tokens: int | None = None,
         most_offloaded: int | None = None,
         budget: int | None = None,
         state_bytes: int = 0,
@@ -126,6 +127,7 @@ class FakeRunner:
             embedding_width=16,
             can_rank=True,
             slices_texts=slices_texts,
+            concurrent_text_tokens=concurrent_text_tokens,
             tile=tile,
             mixed_tokens=mixed_tokens,
         )
@@ -133,6 +135,7 @@ class FakeRunner:
         self.computed_tokens = 0
         self.side: FakeBackgroundPrompt | None = None
         self.sliced: FakeSlicedText | None = None
+        self.concurrent: FakeSlicedText | None = None
         """The last text that was begun."""
         self._beside = beside
         self._beside_fails = beside_fails
@@ -210,10 +213,17 @@ class FakeRunner:
         self, text: Seq[int], pooling: Pooling | None, ready: Callable[[], None]
     ) -> FakeSlicedText:
         assert self.info.slices_texts
-        assert self.sliced is None or self.sliced.closed, "one at a time"
-        self.sliced = FakeSlicedText(self, text, pooling)
-        self.sliced.ready = ready
-        return self.sliced
+        sliced = FakeSlicedText(self, text, pooling)
+        sliced.ready = ready
+        most = self.info.concurrent_text_tokens
+        sliced.is_concurrent = most is not None and len(text) > most
+        before = self.concurrent if sliced.is_concurrent else self.sliced
+        assert before is None or before.closed, "one at a time"
+        if sliced.is_concurrent:
+            self.concurrent = sliced
+        else:
+            self.sliced = sliced
+        return sliced
 
     def close(self) -> None:
         self.closed = True
@@ -269,18 +279,18 @@ class FakeRunner:
 
 class FakeSlicedText:
     """Implements `SlicedText`; `slices` are the sizes that were computed, and `left_s` the seconds
-    that each had. If `is_ready` is set to False, a test calls `ready`; if `is_concurrent` is set to
-    True, a slice is complete when it calls `end_slice`.
+    that each had. If `is_ready` is set to False, a test calls `ready`. A slice of a text that
+    `is_concurrent` is complete when a test calls `end_slice`.
     """
 
     is_ready = True
-    is_concurrent = False
     max_tokens = 64
 
     def __init__(self, runner: FakeRunner, text: Seq[int], pooling: Pooling | None) -> None:
         self.slices: list[int] = []
         self.left_s: list[float] = []
         self.closed = False
+        self.is_concurrent = False
         self.ready: Callable[[], None] = lambda: None
         self._runner = runner
         self._text = text
