@@ -6,6 +6,8 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -543,6 +545,7 @@ class TextRunner:
         self._interrupt.set(wanted)
 
 
+@dataclass(eq=False)
 class LlamaSlicedText:
     """Implements `hearth.backends.engine.runner.SlicedText` for one text of a causal model.
 
@@ -556,31 +559,21 @@ class LlamaSlicedText:
         threads: returns the number of threads for the next slice.
     """
 
-    is_concurrent = False
-
-    def __init__(
-        self,
-        kind: int,
-        text: Sequence[int],
-        size: Callable[[int, int], int],
-        finish: Callable[[Vectors], Vectors],
-        leave: Callable[[Callable[[], None]], None],
-        threads: Callable[[], int],
-    ) -> None:
-        self.is_ready = False
-        self.is_closed = False
-        self.context: _PoolingContext | None = None
-        """None before it is made and after it is freed."""
-        self._threads = threads
-        self._kind = kind
-        self._text = text
-        self._size = size
-        self._finish = finish
-        self._leave = leave
-        self._error: Exception | None = None
-        self.computed = 0
-        """Number of tokens computed so far."""
-        self._pooled: NDArray[np.float64] = np.empty(0)
+    kind: int
+    text: Sequence[int]
+    size: Callable[[int, int], int]
+    finish: Callable[[Vectors], Vectors]
+    leave: Callable[[Callable[[], None]], None]
+    threads: Callable[[], int]
+    is_concurrent: ClassVar[bool] = False
+    is_ready: bool = field(default=False, init=False)
+    is_closed: bool = field(default=False, init=False)
+    context: _PoolingContext | None = field(default=None, init=False)
+    """None before it is made and after it is freed."""
+    computed: int = field(default=0, init=False)
+    """Number of tokens computed so far."""
+    _error: Exception | None = field(default=None, init=False)
+    _pooled: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), init=False)
 
     def open(self, context: _PoolingContext) -> None:
         """Set the text's context, once it is made. May be called from any thread."""
@@ -598,7 +591,7 @@ class LlamaSlicedText:
 
     def compute(self, tokens: int, left_s: Callable[[], float] | None = None) -> Vectors | None:
         """See the protocol; a slice is one call of the library, which does not stop."""
-        context, threads = self._opened(), self._threads()
+        context, threads = self._opened(), self.threads()
         context.set_threads(threads, threads)
         self._advance(context, tokens)
         return self._result()
@@ -613,7 +606,7 @@ class LlamaSlicedText:
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True
-            self._leave(self._free)
+            self.leave(self._free)
 
     def _opened(self) -> _PoolingContext:
         if self._error is not None:
@@ -624,18 +617,18 @@ class LlamaSlicedText:
 
     def _advance(self, context: _PoolingContext, tokens: int) -> None:
         start = self.computed
-        end = start + min(self._size(tokens, start), context.batch_tokens)
-        piece = self._text[start:end]
+        end = start + min(self.size(tokens, start), context.batch_tokens)
+        piece = self.text[start:end]
         vector = context.compute([Row(0, start, piece, outputs=len(piece))])[0]
-        if self._kind == _MEAN:
-            self._pooled += vector.astype(np.float64) * (len(piece) / len(self._text))
+        if self.kind == _MEAN:
+            self._pooled += vector.astype(np.float64) * (len(piece) / len(self.text))
         else:
             self._pooled[:] = vector
         self.computed += len(piece)
 
     def _result(self) -> Vectors | None:
-        is_over = self.computed == len(self._text) or (self._kind == _CLS and self.computed > 0)
-        return self._finish(self._pooled.astype(np.float32)[None]) if is_over else None
+        is_over = self.computed == len(self.text) or (self.kind == _CLS and self.computed > 0)
+        return self.finish(self._pooled.astype(np.float32)[None]) if is_over else None
 
     def _free(self) -> None:
         context, self.context = self.context, None
@@ -643,49 +636,36 @@ class LlamaSlicedText:
             context.close()
 
 
+@dataclass(eq=False)
 class _ConcurrentText(LlamaSlicedText):
     """A text whose slices are computed in the background, while steps go on. `compute` begins a
     slice, and the text is not ready until that is complete.
 
     Args:
-        background: does work in a thread, after the work submitted before.
+        leave: does work in a thread, after the work submitted before, slices too.
         interrupt: of this text's context alone.
         ready: called from the background when the text is ready again.
     """
 
-    is_concurrent = True
-
-    def __init__(
-        self,
-        kind: int,
-        text: Sequence[int],
-        size: Callable[[int, int], int],
-        finish: Callable[[Vectors], Vectors],
-        background: Callable[[Callable[[], None]], None],
-        threads: Callable[[], int],
-        interrupt: Interrupt,
-        ready: Callable[[], None],
-    ) -> None:
-        super().__init__(kind, text, size, finish, background, threads)
-        self.slice_threads = 0
-        """Threads of the slice that is being computed; 0 if there is none."""
-        self._background = background
-        self._interrupt = interrupt
-        self._ready = ready
+    interrupt: Interrupt
+    ready: Callable[[], None]
+    is_concurrent: ClassVar[bool] = True
+    slice_threads: int = field(default=0, init=False)
+    """Threads of the slice that is being computed; 0 if there is none."""
 
     def compute(self, tokens: int, left_s: Callable[[], float] | None = None) -> Vectors | None:
         """See the class; slices have `CONCURRENT_TOKENS` tokens, as their time costs no step."""
         context = self._opened()
         result = self._result()
         if result is None:
-            self.slice_threads = self._threads()
+            self.slice_threads = self.threads()
             context.set_threads(self.slice_threads, self.slice_threads)
             self.is_ready = False
-            self._background(self._compute)
+            self.leave(self._compute)
         return result
 
     def close(self) -> None:
-        self._interrupt.set(True)
+        self.interrupt.set(True)
         super().close()
 
     def _compute(self) -> None:
@@ -696,12 +676,12 @@ class _ConcurrentText(LlamaSlicedText):
         except HearthError as error:
             self.fail(error)
         except Exception as error:
-            log.exception("a text of %d tokens cannot be computed", len(self._text))
+            log.exception("a text of %d tokens cannot be computed", len(self.text))
             self.fail(error)
         finally:
             self.slice_threads = 0
             self.is_ready = True
-            self._ready()
+            self.ready()
 
 
 def _no_context(free: Callable[[], None]) -> None:

@@ -219,7 +219,7 @@ def ready() -> None:
 def in_slices(made: Embedder, text: list[int], pooling: Pooling, sizes: Sequence[int]) -> Vectors:
     """The vector of `text`; the last of `sizes` is repeated."""
     sliced = made.begin(text, pooling, ready)
-    sliced._size = lambda tokens, start: tokens
+    sliced.size = lambda tokens, start: tokens
     left = iter(sizes)
     size = 0
     while True:
